@@ -3,11 +3,14 @@
 
     ask.py [--url http://127.0.0.1:8000] [--document "TITLE: TEXT"]... [--max-tokens N] QUESTION
     ask.py --demo     the demonstration of deploy/quickstart
+    ask.py --pool OTHER_URL [--save FILE]
+                      the demonstration of deploy/pool: --url and OTHER_URL are instances of a pool
 
 After each answer the program prints the time to the first token (from sending the request to the
 first text), the tokens per second after it, and the prompt's tokens with the number found in the
 cache. --demo ends with two questions about the same long documents: the first computes them, the
-second finds them in the cache.
+second finds them in the cache. --pool asks one instance, then another one; --save writes a similar
+request to FILE, for curl.
 """
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from typing import Iterator
 # trained for.
 LONG_DOCUMENTS = Path(__file__).resolve().parents[1] / "loadgen" / "data" / "rag"
 N_LONG_DOCUMENTS = 6
+ANNOUNCE_S = 1  # until the other instances know what one has computed
 
 # Invented documents in the style that the demo model was trained on.
 DEMO_DOCUMENTS = [
@@ -60,6 +64,11 @@ class Answer:
 
     def cached(self) -> int:
         return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+    def remote(self) -> int:
+        """Prompt tokens whose KV came from another instance."""
+        details = self.usage.get("prompt_tokens_details") or {}
+        return (details.get("cached_tokens_details") or {}).get("remote") or 0
 
     def summary(self) -> str:
         n_out = self.usage.get("completion_tokens", 0)
@@ -180,6 +189,43 @@ def show_cold_and_cached(url: str, api_key: str) -> None:
               f"{answer.ttft_s * 1000:>11.1f} ms   {q['question']} {answer.text}")
 
 
+def long_question(at: int) -> tuple[list[dict], str]:
+    """The documents from number `at` on, and a question about the last one."""
+    documents = read_lines(LONG_DOCUMENTS / "documents.jsonl")[at:at + N_LONG_DOCUMENTS]
+    questions = read_lines(LONG_DOCUMENTS / "questions.jsonl")
+    return ([{"title": d["title"], "text": d["text"]} for d in documents],
+            questions[at + N_LONG_DOCUMENTS - 1]["question"])
+
+
+def show_pool(url: str, other: str, api_key: str) -> None:
+    """Ask one instance, then another one. A random cache_salt ensures that the first one finds
+    nothing, also if the demonstration ran before."""
+    documents, question = long_question(0)
+    salt = secrets.token_hex(8)
+    print(f"\n  The same question about {len(documents)} documents to two instances:\n\n"
+          f"  {'prompt tokens':>15}{'from cache':>12}{'remote':>8}{'first token':>14}   instance")
+    texts = set()
+    for instance in (url, other):
+        answer = ask(instance, question, documents, 48, api_key, False, cache_salt=salt)
+        texts.add(answer.text)
+        print(f"  {answer.usage.get('prompt_tokens', 0):>15}{answer.cached():>12}"
+              f"{answer.remote():>8}{answer.ttft_s * 1000:>11.1f} ms   {instance}", flush=True)
+        time.sleep(ANNOUNCE_S)
+    if len(texts) != 1:
+        raise AskError(f"the instances gave different answers: {texts}")
+    print(f"\n  Both answered: {texts.pop()}")
+    if not answer.remote():
+        print("  Nothing came from the other instance: computing was expected to be faster, or see "
+              "tarn:pool_* of /metrics.")
+
+
+def save_question(path: str) -> None:
+    documents, question = long_question(N_LONG_DOCUMENTS)
+    Path(path).write_text(json.dumps(
+        {"messages": [{"role": "user", "content": question}], "documents": documents,
+         "max_tokens": 16, "temperature": 0}))
+
+
 def demo(url: str, api_key: str) -> None:
     answers = [show_answer(url, "Hello", [], 48, api_key)]
     for document in DEMO_DOCUMENTS:
@@ -206,12 +252,18 @@ def main() -> None:
     p.add_argument("--max-tokens", type=int, default=128)
     p.add_argument("--api-key", default="")
     p.add_argument("--demo", action="store_true")
+    p.add_argument("--pool", default="", metavar="OTHER_URL")
+    p.add_argument("--save", default="", metavar="FILE")
     args = p.parse_args()
-    if not args.demo and not args.question:
-        p.error("a question, or --demo")
+    if not args.demo and not args.pool and not args.question:
+        p.error("a question, --demo or --pool")
     try:
         if args.demo:
             demo(args.url, args.api_key)
+        elif args.pool:
+            show_pool(args.url, args.pool, args.api_key)
+            if args.save:
+                save_question(args.save)
         else:
             show_answer(args.url, args.question, args.document, args.max_tokens, args.api_key)
     except AskError as error:

@@ -1,19 +1,22 @@
-# lib.sh - functions of deploy/quickstart, deploy/test and deploy/package. Sourced, not run.
+# lib.sh - functions of deploy/quickstart, pool, test and package. Sourced, not run.
 # shellcheck shell=bash
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Packages that the build and the server need.
 BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libgnutls28-dev
     libjansson-dev libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev
-    liburing-dev libsqlite3-dev g++ libfaiss-dev libblas-dev liblapack-dev python3 curl
-    ca-certificates)
+    liburing-dev libsqlite3-dev g++ libfaiss-dev libblas-dev liblapack-dev libucx-dev
+    libhiredis-dev libzmq3-dev libmsgpack-dev python3 curl ca-certificates)
 # Further packages for building the Debian package.
 # shellcheck disable=SC2034  # used by deploy/package
 PACKAGE_PACKAGES=(dpkg-dev file)
 # Further packages for the tests.
 # shellcheck disable=SC2034  # used by deploy/test
 TEST_PACKAGES=(libcmocka-dev python3-numpy python3-venv "${PACKAGE_PACKAGES[@]}" mandoc zsh
-    systemd)
+    systemd redis-server haproxy iproute2 nftables procps openssl)
+# Of all these, packages that bring a service: installed without it.
+SERVICE_PACKAGES=(redis-server haproxy)
+POLICY=/usr/sbin/policy-rc.d
 
 if [[ -t 1 ]]; then
     BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'
@@ -28,6 +31,27 @@ die() {
         printf '  %s\n' "$@" >&2
     fi
     exit 1
+}
+
+# value_of OPTION VALUE: print the value of an option of the command line.
+value_of() {
+    if (($# < 2)) || [[ -z $2 ]]; then
+        die "$1 needs a value"
+    fi
+    echo "$2"
+}
+
+# port_is_free PORT: try to bind it, as the server will.
+port_is_free() {
+    python3 - "$1" <<'PY'
+import socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+try:
+    s.bind(("127.0.0.1", int(sys.argv[1])))
+except OSError:
+    sys.exit(1)
+PY
 }
 
 now_ms() {
@@ -82,7 +106,24 @@ apt_install() {
         install -y --no-install-recommends "$@" >/dev/null
 }
 
-# Install the packages that are missing; without apt if none is.
+# install_without_services PACKAGE...: apt_install, without the services that the packages bring.
+# $POLICY (policy-rc.d of Debian) keeps them from starting now, `systemctl disable` from starting with the
+# machine: the tests and deploy/pool start programs of their own. A policy that is there already
+# stays as it is.
+install_without_services() (
+    mapfile -t services < <(printf '%s\n' "$@" | grep -Fx "$(printf '%s\n' "${SERVICE_PACKAGES[@]}")")
+    if ((${#services[@]} > 0)) && [[ ! -e $POLICY ]]; then
+        trap 'as_root rm -f "$POLICY"' EXIT
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$POLICY" >/dev/null
+        as_root chmod 755 "$POLICY"
+    fi
+    apt_install "$@" || exit 1
+    if ((${#services[@]} > 0)) && command -v systemctl >/dev/null; then
+        as_root systemctl --quiet disable "${services[@]}" 2>/dev/null || true
+    fi
+)
+
+# Install the packages that are missing; without apt if none is. No service is started or enabled.
 ensure_packages() {
     local -a missing
     if ! command -v dpkg-query >/dev/null; then
@@ -103,7 +144,7 @@ ensure_packages() {
     if ! as_root apt-get -qq -o Acquire::Retries=2 update; then
         echo "    apt-get update failed; trying with the old package lists" >&2
     fi
-    if ! apt_install "${missing[@]}"; then
+    if ! install_without_services "${missing[@]}"; then
         die "apt could not install: ${missing[*]}" \
             "See its message above. Usual reasons: no network, an old release (Tarn is tested on" \
             "Debian 12), another running apt, or no root rights. Then run this command again."

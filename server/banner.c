@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "server/kv_disk.h"
+#include "server/pool_flags.h"
 #include "server/server.h"
 
 /* Write the server's URL, and the options that curl needs before it. */
@@ -37,6 +38,7 @@ static void print_text(const struct server *srv, const struct engine_stats *stat
                (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
                (double)info->n_kv_host_blocks * (double)info->kv_block_bytes * 1e-6);
     kv_disk_print(stdout, srv->config->kv_disk_path, &stats->cache);
+    pool_print(stdout, srv->config, &stats->cache.pool);
     printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
            info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
     printf("Loaded in %.2f s: %.1f M parameters, %.1f MB as %s, %s, %u threads\n",
@@ -62,14 +64,15 @@ static void print_json(const struct server *srv, const struct engine_stats *stat
                  " weights=\"%s\" weight_bytes=%" PRIu64 " kernels=\"%s\" threads=%u load_s=%.2f "
                  "max_model_len=%u kv_tokens=%" PRIu64 " kv_host_tokens=%" PRIu64
                  " kv_disk_tokens=%" PRIu64 " kv_disk_blocks_found=%u max_concurrency=%.2f "
-                 "uds=\"%s\" url=\"%s/v1\"",
+                 "pool=\"%s\" pool_instances=%u uds=\"%s\" url=\"%s/v1\"",
                  srv->model_names[0], info->n_params, info->weights_name, info->weight_bytes,
                  info->ops_name, info->n_threads, (double)info->load_ns * 1e-9, info->max_model_len,
                  n_tokens, (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
                  (uint64_t)stats->cache.tier[CACHE_DISK].n_blocks * KV_BLOCK_TOKENS,
                  disk->is_on ? disk->n_found : 0,
-                 info->max_model_len ? (double)n_tokens / info->max_model_len : 0, srv->config->uds,
-                 url);
+                 info->max_model_len ? (double)n_tokens / info->max_model_len : 0,
+                 config_has_pool(srv->config) ? srv->config->pool_name : "",
+                 stats->cache.pool.n_instances, srv->config->uds, url);
 }
 
 void banner_print(const struct server *srv, uint16_t port)

@@ -14,6 +14,8 @@
 
 #define VARIABLES "TARN_"
 #define VARIABLE_SHOWN_MAX 64
+#define POOL_NAME_MAX 32
+#define INSTANCE_NAME_MAX 63
 #define HOUR_MS 3600000.0
 #define OPTIONS_OF struct config
 #define DTYPES DTYPE_NAMES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
@@ -175,6 +177,40 @@ static const struct option_row rows[] = {
          "directory for the secret that separates tenants and for measured costs; default: "
          "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
 
+    TEXT("Pool of instances", "pool", pool, "", "URL",
+         "share KV with the other instances that name the same Redis or Valkey: "
+         "redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or unix:///PATH"),
+    TEXT(NULL, "pool-secret", pool_secret, "", "FILE",
+         "secret of at least 16 bytes that all instances of a pool have; --pool needs it"),
+    TEXT(NULL, "pool-name", pool_name, "default", "NAME",
+         "pools of different names in one Redis do not see each other; letters a to z, digits, -"),
+    TEXT(NULL, "pool-listen", pool_listen, "127.0.0.1:0", "HOST:PORT",
+         "address for the other instances; port 0: any free one. The default is reached from this "
+         "machine only; other machines need an address of a private network"),
+    TEXT(NULL, "pool-announce", pool_announce, "", "HOST",
+         "name or address by which others reach this instance; default: that of --pool-listen"),
+    CHOICE(NULL, "pool-transport", pool_transport, "auto", "auto|ucx|tcp",
+           "ucx: shared memory, RDMA or TCP, by what there is; auto: ucx where it works, else tcp"),
+    TEXT(NULL, "instance-name", instance_name, "", "NAME",
+         "name of this instance for people; default: made from host and port"),
+    COUNT(NULL, "pool-lookup-ms", pool_lookup_ms, 1, 60000, "50",
+          "KV that has not been found on other instances within this time is computed"),
+    COUNT(NULL, "pool-pull-ms", pool_pull_ms, 1, 3600000, "2000",
+          "KV that another instance has not sent within this time is computed"),
+    TEXT("Routers", "kv-events-endpoint", kv_events_endpoint, "", "ENDPOINT",
+         "publish which prompts are cached, as vLLM does, on this ZeroMQ endpoint such as "
+         "tcp://*:5557; token ids go out in clear: only routers may reach it"),
+    TEXT(NULL, "kv-events-replay-endpoint", kv_events_replay_endpoint, "", "ENDPOINT",
+         "answer routers that ask for the last 10000 batches of events again"),
+    TEXT(NULL, "kv-events-topic", kv_events_topic, "", "TOPIC",
+         "topic of the events; default: kv@HOST:PORT@MODEL, with $POD_IP as HOST if it is set"),
+    COUNT(NULL, "kv-events-block-size", kv_events_block_size, 8, 64, "16",
+          "tokens of a block in events: what the router is set to"),
+    BOOL(NULL, "trust-router-headers", trust_router_headers, "false",
+         "heed the headers x-llm-d-*; only where a router makes every request"),
+    TEXT(NULL, "router-objectives", router_objectives, "", "LIST",
+         "priorities of x-llm-d-inference-objective, as name=10,other=-1; a higher one goes first"),
+
     TEXT("Documents", "documents-path", documents_path, "", "DIR",
          "directory of registered documents, one server uses it at a time; none: no documents; "
          "default: documents in the folder of --cache-dir"),
@@ -294,6 +330,65 @@ static enum status check_disk(const struct config *c, struct buf *why)
     return OK;
 }
 
+/* Pools are parts of keys in Redis and of messages. */
+static bool is_pool_name(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-");
+
+    return n > 0 && n <= POOL_NAME_MAX && text[n] == '\0';
+}
+
+/* A name for people in logs and lists: without spaces and control characters. */
+static bool is_instance_name(const char *text)
+{
+    size_t n = 0;
+
+    while (text[n] > ' ' && text[n] <= '~')
+        n++;
+    return n <= INSTANCE_NAME_MAX && text[n] == '\0';
+}
+
+/* HOST:PORT, also [HOST]:PORT. Names are resolved when the pool is opened. */
+static bool is_host_and_port(const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    size_t n_digits = colon ? strspn(colon + 1, "0123456789") : 0;
+    bool has_host = colon && colon > text && (text[0] != '[' || colon[-1] == ']');
+
+    return has_host && n_digits >= 1 && n_digits <= 5 && colon[1 + n_digits] == '\0' &&
+           strtoul(colon + 1, NULL, 10) <= 65535 && (text[0] == '[' || colon == strchr(text, ':'));
+}
+
+static enum status check_pool(const struct config *c, struct buf *why)
+{
+    if (!is_pool_name(c->pool_name))
+        return buf_why(why, ERR_INVALID,
+                       "--pool-name: expected 1 to %d letters a to z, digits or -, got \"%s\"",
+                       POOL_NAME_MAX, c->pool_name);
+    if (!is_instance_name(c->instance_name))
+        return buf_why(why, ERR_INVALID,
+                       "--instance-name: expected at most %d ASCII characters without spaces, got "
+                       "\"%s\"",
+                       INSTANCE_NAME_MAX, c->instance_name);
+    if (!is_host_and_port(c->pool_listen))
+        return buf_why(why, ERR_INVALID,
+                       "--pool-listen: expected HOST:PORT such as 10.0.0.5:7000 or [fd00::5]:7000, "
+                       "got \"%s\"",
+                       c->pool_listen);
+    if (config_has_pool(c) && !c->pool_secret[0])
+        return buf_why(why, ERR_INVALID,
+                       "--pool: needs --pool-secret as well: a file that all instances of the pool "
+                       "have (openssl rand -hex 32)");
+    if (!config_has_pool(c) && (c->pool_secret[0] || c->pool_announce[0]))
+        return buf_why(why, ERR_INVALID, "--pool-%s: needs --pool as well: the URL of a Redis",
+                       c->pool_secret[0] ? "secret" : "announce");
+    if (config_has_pool(c) && !c->prefix_caching)
+        return buf_why(why, ERR_INVALID,
+                       "--pool: shares computed prompts, and --no-prefix-caching forgets them; "
+                       "leave one of the two out");
+    return OK;
+}
+
 static enum status check_together(const struct config *c, struct buf *why)
 {
     if (c->kv_segment_tokens % 32 != 0)
@@ -304,6 +399,8 @@ static enum status check_together(const struct config *c, struct buf *why)
                        "--model: which model? a directory, or org/name from the Hugging Face "
                        "cache");
     enum status s = check_disk(c, why);
+    if (s == OK)
+        s = check_pool(c, why);
     return s == OK ? check_network(c, why) : s;
 }
 
@@ -382,6 +479,8 @@ void config_forget_secrets(struct config *c)
         explicit_bzero(text, strlen(text));
         text[0] = '*'; /* the log still says that there was one */
     }
+    explicit_bzero(c->pool_member, sizeof c->pool_member);
+    explicit_bzero(c->pool_scope, sizeof c->pool_scope);
 }
 
 /* --- output --- */
@@ -407,16 +506,44 @@ void config_print_help(FILE *f)
     option_table_help(&table, f);
 }
 
-/* All rows but that of --config. */
-static size_t describe(const struct config *c, struct log_field *fields,
-                       char (*text)[OPTION_VALUE_BYTES])
+bool config_has_pool(const struct config *c)
+{
+    return c->pool && c->pool[0];
+}
+
+void config_pool_shown(const struct config *c, char out[CONFIG_POOL_SHOWN_BYTES])
+{
+    const char *url = c->pool ? c->pool : "", *start = strstr(url, "://");
+    const char *at = strrchr(url, '@');
+
+    start = start ? start + 3 : url;
+    const char *colon = at && at > start ? memchr(start, ':', (size_t)(at - start)) : NULL;
+    if (colon)
+        snprintf(out, CONFIG_POOL_SHOWN_BYTES, "%.*s***%.150s", (int)(colon + 1 - url), url, at);
+    else
+        snprintf(out, CONFIG_POOL_SHOWN_BYTES, "%s", url);
+}
+
+/* The values of all rows as texts. */
+struct described {
+    struct log_field fields[ARRAY_SIZE(rows)];
+    char text[ARRAY_SIZE(rows)][OPTION_VALUE_BYTES];
+    char pool[CONFIG_POOL_SHOWN_BYTES];
+};
+
+/* All rows but that of --config. Returns their number. */
+static size_t describe(const struct config *c, struct described *d)
 {
     size_t n = 0;
 
+    config_pool_shown(c, d->pool);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         if (rows[i].type != OPTION_FILE) {
-            fields[n] = (struct log_field){rows[i].name, option_table_value(&rows[i], c, text[n]),
-                                           option_row_is_text(&rows[i]) ? LOG_TEXT : LOG_NUMBER};
+            const char *value = rows[i].offset == OPTION_AT(pool)
+                                    ? d->pool
+                                    : option_table_value(&rows[i], c, d->text[n]);
+            d->fields[n] = (struct log_field){rows[i].name, value,
+                                              option_row_is_text(&rows[i]) ? LOG_TEXT : LOG_NUMBER};
             n++;
         }
     return n;
@@ -424,22 +551,21 @@ static size_t describe(const struct config *c, struct log_field *fields,
 
 void config_describe(const struct config *c, struct buf *out)
 {
-    struct log_field fields[ARRAY_SIZE(rows)];
-    char text[ARRAY_SIZE(rows)][OPTION_VALUE_BYTES];
-    size_t n = describe(c, fields, text);
+    struct described d;
+    size_t n = describe(c, &d);
     enum status s = OK;
 
     for (size_t i = 0; s == OK && i < n; i++) {
-        const char *quote = fields[i].kind == LOG_TEXT ? "\"" : "";
-        s = buf_printf(out, "%s%s=%s%s%s", i ? " " : "", fields[i].key, quote, fields[i].value,
+        const char *quote = d.fields[i].kind == LOG_TEXT ? "\"" : "";
+        s = buf_printf(out, "%s%s=%s%s%s", i ? " " : "", d.fields[i].key, quote, d.fields[i].value,
                        quote);
     }
 }
 
 void config_log(const struct config *c)
 {
-    struct log_field fields[ARRAY_SIZE(rows)];
-    char text[ARRAY_SIZE(rows)][OPTION_VALUE_BYTES];
+    struct described d;
+    size_t n = describe(c, &d);
 
-    log_fields(LOG_INFO, "configuration", fields, describe(c, fields, text));
+    log_fields(LOG_INFO, "configuration", d.fields, n);
 }

@@ -19,6 +19,8 @@
 #include "base/buf.h"
 
 #define CONFIG_N_MODEL_NAMES_MAX 64
+#define CONFIG_POOL_SECRET_BYTES 32
+#define CONFIG_POOL_SHOWN_BYTES 256
 
 struct config {
     /* what to serve */
@@ -93,6 +95,25 @@ struct config {
     char *kv_preload;
     char *cache_policy; /* of cache_policies() */
     char *cache_dir;    /* empty: the user's */
+    /* pool of instances */
+    char *pool;                                    /* URL of the directory; empty: no pool */
+    char *pool_name;                               /* [a-z0-9-] */
+    char *pool_secret;                             /* file */
+    uint8_t pool_member[CONFIG_POOL_SECRET_BYTES]; /* secrets made of that file: pool_secret.h */
+    uint8_t pool_scope[CONFIG_POOL_SECRET_BYTES];
+    char *pool_listen;
+    char *pool_announce; /* empty: the host of pool_listen */
+    char *pool_transport;
+    char *instance_name; /* empty: made from host and port */
+    uint64_t pool_lookup_ms;
+    uint64_t pool_pull_ms;
+    /* routers */
+    char *kv_events_endpoint; /* of ZeroMQ; empty: no KV events */
+    char *kv_events_replay_endpoint;
+    char *kv_events_topic; /* empty: kv@HOST:PORT@MODEL */
+    uint64_t kv_events_block_size;
+    bool trust_router_headers;
+    char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
     char *documents_path;  /* empty: in cache_dir; "none": no documents */
@@ -105,13 +126,20 @@ struct config {
     bool want_help, want_version;
 };
 
+/* Whether the server belongs to a pool. */
+bool config_has_pool(const struct config *c);
+/* The URL of --pool, its password replaced by "***". */
+void config_pool_shown(const struct config *c, char out[CONFIG_POOL_SHOWN_BYTES]);
+
 /* Read argv[1..argc) and the environment `env` (as environ: "NAME=value", NULL-terminated). *c goes
  * to config_fini() after errors too. */
 NODISCARD enum status config_load(struct config *c, int argc, char **argv, char **env,
                                   struct buf *why);
 void config_fini(struct config *c);
 
-/* Overwrite the secrets, once nothing reads them any more; a secret that was given becomes "*". */
+/* Overwrite the secrets, once nothing reads them any more; a secret that was given becomes "*". The
+ * password in the URL of --pool stays, because the pool connects again with it; it is never shown.
+ */
 void config_forget_secrets(struct config *c);
 
 /* --help: grouped, at most 100 columns. */

@@ -1,8 +1,10 @@
 /* main.c - tarn-server: start, serve, drain, and free everything in reverse order.
  *
  * The first SIGTERM or SIGINT drains the server: readiness goes off, new requests get 503, running
- * requests finish within --drain-timeout seconds. A second signal, or a signal during the start,
- * ends the process at once. All these exit with 0. SIGHUP reads the files of keys and TLS again.
+ * requests finish within --drain-timeout seconds. A member of a pool of instances then hands over
+ * the KV that no other instance has, in what is left of that time. A second signal, or a signal
+ * during the start, ends the process at once. All these exit with 0. SIGHUP reads the files of keys
+ * and TLS again.
  *
  * After a permanent failure of the device readiness goes off, open requests get 503, and the
  * process exits with 1, so that systemd or Kubernetes starts it again. */
@@ -31,6 +33,8 @@
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
+#include "server/kv_events.h"
+#include "server/pool_flags.h"
 #include "server/api/library.h"
 #include "server/api/preamble.h"
 #include "server/server.h"
@@ -143,7 +147,7 @@ static void set_disk(struct engine_config *e, const struct config *c)
 }
 
 static enum status open_engine(struct engine **out, const struct config *c, const char *model_dir,
-                               struct buf *why)
+                               struct cache_events *kv_events, struct buf *why)
 {
     struct engine_config e;
 
@@ -171,7 +175,9 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.kv_prefetch_share = c->kv_prefetch_share;
     e.kv_hold_share = c->kv_hold_share;
     set_disk(&e, c);
+    pool_flags_apply(&e, c);
     e.cache_policy = c->cache_policy;
+    e.kv_events = kv_events;
     e.seed = c->seed;
     e.chat_template_file = null_if(c->chat_template, "");
     enum status s = engine_open(out, &e, why);
@@ -253,6 +259,46 @@ static bool wait_signal(const sigset_t *set, long timeout_ns)
     return number > 0 && number != SIGHUP;
 }
 
+/* Finish the running requests. After half of the time KV is handed over beside them, so that one
+ * long answer does not prevent that. Returns false after a second signal. */
+static bool finish_requests(struct server *srv, struct http_server *http, const sigset_t *set,
+                            uint64_t end_ns)
+{
+    uint64_t now_ns = clock_now_ns(), leave_ns = now_ns + (end_ns - now_ns) / 2;
+
+    while (http_n_in_flight(http) > 0 || !engine_drained(srv->engine)) {
+        if (clock_now_ns() >= leave_ns)
+            engine_leave_pool(srv->engine);
+        if (wait_signal(set, DRAIN_POLL_NS)) {
+            log_event(LOG_WARN, "second signal", "in_flight=%u", http_n_in_flight(http));
+            return false;
+        }
+        if (clock_now_ns() >= end_ns) {
+            log_event(LOG_WARN, "drain timed out", "in_flight=%u", http_n_in_flight(http));
+            return true;
+        }
+    }
+    return true;
+}
+
+/* Hand over to other instances what only this one has. */
+static void leave_pool(const struct server *srv, const sigset_t *set, uint64_t end_ns)
+{
+    uint64_t start_ns = clock_now_ns();
+    struct engine_stats stats;
+    bool has_left = false;
+
+    engine_leave_pool(srv->engine);
+    while (!(has_left = engine_has_left_pool(srv->engine)) && clock_now_ns() < end_ns &&
+           !engine_failed(srv->engine))
+        if (wait_signal(set, DRAIN_POLL_NS)) {
+            log_event(LOG_WARN, "second signal", "%s", "the pool is left at once");
+            break;
+        }
+    engine_stats(srv->engine, &stats);
+    pool_log_left(&stats.cache.pool, has_left, (double)(clock_now_ns() - start_ns) * 1e-9);
+}
+
 static void drain(struct server *srv, struct http_server *http, const sigset_t *set)
 {
     bool failed = engine_failed(srv->engine);
@@ -263,16 +309,8 @@ static void drain(struct server *srv, struct http_server *http, const sigset_t *
     engine_drain_begin(srv->engine);
     log_event(LOG_INFO, "draining", "in_flight=%u timeout_s=%" PRIu64, http_n_in_flight(http),
               timeout_ns / SECOND_NS);
-    while (http_n_in_flight(http) > 0 || !engine_drained(srv->engine)) {
-        if (wait_signal(set, DRAIN_POLL_NS)) {
-            log_event(LOG_WARN, "second signal", "in_flight=%u", http_n_in_flight(http));
-            break;
-        }
-        if (clock_now_ns() >= end_ns) {
-            log_event(LOG_WARN, "drain timed out", "in_flight=%u", http_n_in_flight(http));
-            break;
-        }
-    }
+    if (finish_requests(srv, http, set, end_ns) && !failed && config_has_pool(srv->config))
+        leave_pool(srv, set, end_ns);
     /* Cancel the remaining requests; their clients get an error. */
     end_ns = clock_now_ns() + (failed ? FAILED_NS : END_WAIT_NS);
     while (http_n_in_flight(http) > 0 && clock_now_ns() < end_ns) {
@@ -295,6 +333,11 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
         buf_why(why, s, "cannot start to serve: %s", status_words(s));
     if (s != OK)
         return s;
+    s = kv_events_start(srv->kv_events, srv, http_port(http), why);
+    if (s != OK) {
+        http_destroy(http);
+        return s;
+    }
     early_end_stop();
     /* Only now: a failed start prints nothing but its error. */
     config_log(c);
@@ -317,6 +360,7 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
 static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 {
     struct preambles *preambles = NULL;
+    struct publisher *kv_events = NULL;
     struct engine *engine = NULL;
     struct server srv;
     struct buf model_dir;
@@ -324,11 +368,15 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
     buf_init(&model_dir, 8192);
     enum status s = auth_check_config(c, why); /* before the weights load for minutes */
     if (s == OK)
+        s = pool_flags_read_secret(c, why);
+    if (s == OK)
         s = preambles_open(&preambles, c->preamble, why);
+    if (s == OK)
+        s = kv_events_open(&kv_events, c, why);
     if (s == OK)
         s = hub_resolve(c->model, &model_dir, why);
     if (s == OK)
-        s = open_engine(&engine, c, buf_str(&model_dir), why);
+        s = open_engine(&engine, c, buf_str(&model_dir), publisher_queue(kv_events), why);
     if (s == OK) {
         s = server_init(&srv, c, engine);
         if (s != OK)
@@ -337,6 +385,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         if (s == OK) {
             s = preambles_prepare(preambles, &srv, why);
             srv.preambles = preambles;
+            srv.kv_events = kv_events;
             if (s == OK)
                 s = library_open(&srv.library, &srv, why);
             if (s == OK)
@@ -349,6 +398,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         }
     }
     engine_close(engine);
+    publisher_destroy(kv_events); /* the cache sends into its queue */
     preambles_destroy(preambles);
     buf_fini(&model_dir);
     return s;

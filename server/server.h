@@ -22,6 +22,7 @@ struct auth;
 struct http_server;
 struct library;
 struct preambles;
+struct publisher;
 struct tally;
 
 struct server {
@@ -37,6 +38,7 @@ struct server {
     uint32_t n_model_names;
     struct preambles *preambles; /* the operator's; NULL: none. Borrowed: set by main */
     struct library *library;     /* documents; NULL: off. Borrowed: set by main */
+    struct publisher *kv_events; /* NULL: none. Borrowed: set by main */
     struct auth *auth;
     struct tally *tally; /* counters of the HTTP side */
     int64_t created_s;

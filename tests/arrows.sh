@@ -38,6 +38,7 @@ arrows_table() {
 ^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^server/http/      ^base/|^server/http/
 ^server/auth/      ^base/|^server/(auth|http)/|^server/(cache_dir|config|server)\.h$|^cache/cache\.h$
+^server/events/    ^base/|^server/events/|^cache/cache\.h$
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/tarnctl/verify  ^(base|clients)/|^cache/disk/disk_verify\.h$
 ^clients/          ^(base|clients)/
@@ -71,6 +72,8 @@ libraries_table() {
 ^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
 ^uc[pst]/                    ^cache/pool/transport_ucx
 ^hiredis/                    ^cache/pool/directory_redis
+^zmq\.h$                     ^server/events/publisher\.
+^msgpack\.h$                 ^server/events/batch\.
 ^cmocka\.h$                  ^tests/
 ^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
 ^(algorithm|c[a-z]+|memory|new|stdexcept|vector)$  ^engine/retrieval/faiss_index\.cc$|^tests/cuda_emulation/
@@ -237,6 +240,9 @@ server/planted.c "tests/tools/x.h"
 server/http/planted.c "server/api/route.h"
 server/http/planted.c "engine/engine.h"
 server/auth/planted.c "server/api/route.h"
+server/events/planted.c "server/config.h"
+server/planted.c <zmq.h>
+server/events/planted.c <msgpack.h>
 engine/planted.c "engine.h"
 tests/unit/base/planted.c "base/buf.c"
 base/buf_planted.c <jansson.h>

@@ -90,8 +90,10 @@ struct pool_found {
     double bytes_per_s; /* of reads from this peer; 0: not measured yet */
     uint64_t until_ns;  /* the lease ends, on the clock of base/clock.h */
 };
+/* A found ticket becomes POOL_NOT_FOUND when its lease ends early, because the peer died. */
 enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out);
-/* The ticket is not needed any more: the lease is given back. No read of it is under way. */
+/* The ticket is not needed any more, whatever pool_look() says: the lease is given back. Due once
+ * for every ticket. No read of it is under way. */
 void pool_forget(struct pool *p, uint32_t ticket);
 
 /* Read blocks at [n <= POOL_READ_MAX] (indices in the path) of a found ticket into to [n], block_bytes
@@ -117,7 +119,9 @@ struct pool_block {
     const void *memory; /* [block_bytes] */
     uint32_t n_tokens;
 };
-/* Answer: blocks [n_there, n) of the ask's path are lent. n <= n_there: nothing is. */
+/* Answer: blocks [n_there, n) of the ask's path are lent; blocks [n - n_there], the first one is the
+ * path's block n_there. They are copied. n <= n_there: nothing is lent, and nothing will come back.
+ * Otherwise pool_next_return() names the lease once, also when the asker is gone meanwhile. */
 void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n);
 /* A lease that is over: its blocks are read no more. False: none. */
 bool pool_next_return(struct pool *p, uint32_t *lease);

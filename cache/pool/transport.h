@@ -11,7 +11,11 @@
  * what messages mean, and does not authenticate: handshake.h does.
  *
  * Nothing here waits. Work happens in transport_progress(), results are events. Bounds: connections,
- * messages queued for a connection (then ERR_BUSY: back-pressure), bytes of heads.
+ * messages queued for a connection (then ERR_BUSY: back-pressure), bytes of heads. The caller's loop:
+ *
+ *   may_wait = transport_progress(t, now);
+ *   while (transport_next(t, &event)) { ...send, receive, disconnect...; may_wait = false; }
+ *   if (may_wait) poll(transport_fd(t)) with a timeout below idle_timeout_ns;
  *
  * Owns    sockets, endpoints, registered memory, heads in flight. Payload memory is the caller's
  *         and must stay until TRANSPORT_SENT or TRANSPORT_RECEIVED names its tag, or until
@@ -44,8 +48,9 @@ struct transport_config {
     uint32_t n_conns_max;      /* 0: 256 */
     uint32_t n_queued_max;     /* messages queued for one connection; 0: 1024 */
     uint64_t payload_max;      /* of one message; more is a broken peer */
-    uint64_t idle_timeout_ns;  /* a connection on which a message stands still for so long is
-                                  closed; 0: 10 s */
+    uint64_t idle_timeout_ns;  /* a connection on which a message stands still for so long, or
+                                  whose peer has sent no whole message for so long since it
+                                  began, is closed; 0: 10 s */
 };
 
 NODISCARD enum status transport_open(struct transport **out, const struct transport_config *config,
@@ -57,21 +62,23 @@ const char *transport_address(const struct transport *t);
 /* Memory from which payload will be sent often: registered once where that helps. Optional. */
 void transport_register(struct transport *t, const void *base, uint64_t n_bytes);
 
-/* A file descriptor that is readable when transport_progress() has something to do. */
+/* A file descriptor that is readable when transport_progress() has something to do. It may be waited
+ * on only right after transport_progress() returned true, with no other call in between. */
 int transport_fd(const struct transport *t);
-/* Do what can be done now. Returns whether the descriptor may be waited on: false means that the
- * next call should come at once. */
+/* Do what can be done now. Returns whether the descriptor may be waited on: false means that events
+ * wait for transport_next(), or that the next call should come at once. */
 bool transport_progress(struct transport *t, uint64_t now_ns);
 
 /* Connect to transport_address() of another instance: of the same kind, else ERR_UNSUPPORTED.
- * TRANSPORT_CONNECTED or TRANSPORT_CLOSED follows. */
+ * TRANSPORT_CONNECTED or TRANSPORT_CLOSED follows. ERR_INVALID: no address; ERR_BUSY: too many
+ * connections. */
 NODISCARD enum status transport_connect(struct transport *t, const char *address, uint32_t *conn);
 /* Close at once. No further event of this connection follows; payload of it is free. */
 void transport_disconnect(struct transport *t, uint32_t conn);
 
-/* Queue a message. head [n_head] is copied; payload [n_payload] pieces are not. tag: of the
- * TRANSPORT_SENT event; 0: no event is wanted (only without payload). ERR_BUSY: too much is queued;
- * ERR_UNAVAILABLE: not connected. */
+/* Queue a message of at most payload_max bytes of payload. head [n_head] is copied; payload [n_payload] pieces are not. tag: of the
+ * TRANSPORT_SENT event; 0: no event is wanted (only without payload). ERR_BUSY: too much is queued,
+ * or too many TRANSPORT_SENT events wait; ERR_UNAVAILABLE: not connected. */
 NODISCARD enum status transport_send(struct transport *t, uint32_t conn, const void *head,
                                      uint32_t n_head, const struct iovec *payload,
                                      uint32_t n_payload, uint64_t tag);

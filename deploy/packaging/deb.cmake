@@ -18,7 +18,7 @@ generator, benchmarks, the C client library with its headers, and a small
 model to try them with.")
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "bash-completion, curl")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "bash-completion, curl, redis-server | valkey-server, haproxy")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_STRIP_FILES ON)
 # With a DESTDIR, so that install.cmake sees the prefix /usr and puts the configuration into /etc.

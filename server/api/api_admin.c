@@ -67,8 +67,8 @@ static void write_tier(struct writer *w, const struct server *srv, enum cache_ti
                  c->n_free, c->n_cached, c->n_in_use, c->n_in_transfer, c->n_leaked);
     write_format(w,
                  ",\"nodes\":%u,\"hit_tokens\":%" PRIu64 ",\"evicted_blocks\":%" PRIu64
-                 ",\"moved_in_blocks\":%" PRIu64 ",\"order\":",
-                 c->n_nodes, c->n_hit_tokens, c->n_evicted, c->n_moved_in);
+                 ",\"moved_in_blocks\":%" PRIu64 ",\"saved_s\":%.6f,\"lost_s\":%.6f,\"order\":",
+                 c->n_nodes, c->n_hit_tokens, c->n_evicted, c->n_moved_in, c->saved_s, c->lost_s);
     if (c->order && c->order[0])
         write_json(w, c->order, strlen(c->order));
     else
@@ -141,6 +141,31 @@ static void write_disk(struct writer *w, const struct cache_disk_stats *d)
                  d->n_writes_failed, d->n_timeouts, d->n_corrupt, d->n_not_worth);
 }
 
+/* Write the object of the pool of instances; null without one. */
+static void write_pool(struct writer *w, const struct server *srv, const struct cache_stats *c)
+{
+    const struct pool_stats *s = &c->pool;
+
+    if (c->n_tiers <= CACHE_REMOTE) {
+        write_puts(w, ",\"pool\":null");
+        return;
+    }
+    write_format(w,
+                 ",\"pool\":{\"name\":\"%s\",\"transport\":\"%s\",\"directory_up\":%s,"
+                 "\"instances\":%u,\"peers\":%u,\"segments\":%u,\"lookups\":%" PRIu64
+                 ",\"found\":%" PRIu64 ",\"stale\":%" PRIu64 ",\"lookup_s\":%.6f",
+                 srv->config->pool_name, s->transport, s->directory.is_up ? "true" : "false",
+                 s->n_instances, s->n_peers, s->n_segments, s->n_lookups, s->n_found, s->n_stale,
+                 s->lookup_s);
+    write_format(w,
+                 ",\"pulled_blocks\":%" PRIu64 ",\"pulled_bytes\":%" PRIu64
+                 ",\"read_bytes_per_s\":%.0f,\"reads_failed\":%" PRIu64 ",\"lent_blocks\":%" PRIu64
+                 ",\"lent_bytes\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"handed_over\":%" PRIu64 "}",
+                 s->n_pulled_blocks, s->n_pulled_bytes, s->read_bytes_per_s,
+                 s->n_reads_failed + s->n_timeouts + s->n_corrupt, s->n_lent_blocks,
+                 s->n_lent_bytes, s->n_refused, s->n_handed_over);
+}
+
 static void write_span(struct writer *w, const struct cache_span *s, uint32_t n_tiers)
 {
     char key[2 * KV_KEY_BYTES + 1];
@@ -211,6 +236,7 @@ void api_cache(struct server *srv, struct http_exchange *x)
     write_tokens(&w, c);
     write_swaps(&w, c);
     write_disk(&w, &c->disk);
+    write_pool(&w, srv, c);
     write_format(&w,
                  ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
                  "\"session_blocks\":%u,\"superseded_blocks\":%" PRIu64

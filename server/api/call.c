@@ -130,20 +130,21 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
     uint64_t submit = atomic_load(&r->t_submit), first_step = atomic_load(&r->t_first_step);
     uint64_t first_token = atomic_load(&r->t_first_token), finish = atomic_load(&r->t_finish);
 
-    log_event_each(LOG_INFO, "request",
-                   "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
-                   " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
-                   " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_out=%u finish=%s",
-                   call->http_id, call->account->name, call->account->tenant_name,
-                   call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
-                   call->params.stream ? "true" : "false", us_between(submit, first_step),
-                   us_between(first_step, first_token), us_between(submit, first_token),
-                   us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
-                   atomic_load(&r->n_cached_in[CACHE_HOST]),
-                   atomic_load(&r->n_cached_in[CACHE_DISK]), request_n_out(r),
-                   /* The client's view: an answer that the client did not take whole counts as
+    log_event_each(
+        LOG_INFO, "request",
+        "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
+        " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
+        " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_hit_remote=%u n_out=%u finish=%s",
+        call->http_id, call->account->name, call->account->tenant_name,
+        call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
+        call->params.stream ? "true" : "false", us_between(submit, first_step),
+        us_between(first_step, first_token), us_between(submit, first_token),
+        us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
+        atomic_load(&r->n_cached_in[CACHE_HOST]), atomic_load(&r->n_cached_in[CACHE_DISK]),
+        atomic_load(&r->n_cached_in[CACHE_REMOTE]), request_n_out(r),
+        /* The client's view: an answer that the client did not take whole counts as
                     * cancelled. */
-                   c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
+        c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }
 
 static void on_close(void *ctx, int status)

@@ -170,6 +170,19 @@ static void write_by_tier(struct page *p, const char *name, const char *label, c
     }
 }
 
+/* Write what each tier has saved or lost. is_lost: which of the two. */
+static void write_seconds_by_tier(struct page *p, const char *name, const char *help,
+                                  const struct cache_stats *c, bool is_lost)
+{
+    char more[48];
+
+    page_head(p, name, "counter", help);
+    for (uint32_t t = 0; t < c->n_tiers; t++) {
+        snprintf(more, sizeof more, ",tier=\"%s\"", cache_tier_name((enum cache_tier)t));
+        page_sample(p, name, more, is_lost ? c->tier[t].lost_s : c->tier[t].saved_s);
+    }
+}
+
 static void write_tokens_by_tier(struct page *p, const struct engine_stats *st)
 {
     static const char name[] = "tarn:prompt_tokens_by_tier_total";
@@ -211,6 +224,11 @@ static void write_kv(struct page *p, const struct engine_stats *st)
     page_head(p, "tarn:kv_saved_seconds_total", "counter",
               "Computing time that found KV has saved, by the cost model.");
     page_sample(p, "tarn:kv_saved_seconds_total", "", c->saved_s);
+    write_seconds_by_tier(p, "tarn:kv_tier_saved_seconds_total",
+                          "The same by the tier that held the KV, less the time spent reading.", c,
+                          false);
+    write_seconds_by_tier(p, "tarn:kv_tier_lost_seconds_total",
+                          "Time of reads whose KV was not used in the end.", c, true);
     page_gauge(p, "tarn:kv_tree_nodes", "Segments in the tree of prefixes.", c->n_nodes);
     page_gauge(p, "tarn:kv_held_blocks", "KV blocks that requests hold.", c->n_held_blocks);
     page_gauge(p, "tarn:kv_metadata_bytes", "Memory of tree and policy, without the KV.",
@@ -389,6 +407,8 @@ static void write_all(struct page *p, struct server *srv)
     write_counters(p, &st);
     write_histograms(p, srv, &st);
     write_ours(p, srv, &st);
+    if (st.cache.n_tiers > CACHE_REMOTE)
+        metrics_write_pool(p, &st.cache);
     metrics_write_estimates(p, &st);
     metrics_write_documents(p, srv);
     metrics_write_searches(p, srv);

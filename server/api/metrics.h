@@ -14,12 +14,15 @@
 #include <stdbool.h>
 
 struct account;
+struct cache_stats;
 struct engine_stats;
 struct page;
 struct server;
 
 /* Write process_*, named as in Prometheus' client libraries, and tarn:build_info. */
 void metrics_write_process(struct page *p, const struct server *srv);
+/* Write the pool of instances. */
+void metrics_write_pool(struct page *p, const struct cache_stats *c);
 /* Write predictions and targets. */
 void metrics_write_estimates(struct page *p, const struct engine_stats *st);
 /* Write the searches for documents. */

@@ -313,7 +313,10 @@ enum status auth_create(struct auth **out, const struct config *config, struct b
         return buf_why(why, ERR_NOMEM, "out of memory");
     pthread_rwlock_init(&auth->lock, NULL);
     pthread_mutex_init(&auth->tenants_lock, NULL);
-    secret_load(secret, config->cache_dir);
+    if (config_has_pool(config))
+        memcpy(secret, config->pool_scope, sizeof secret);
+    else
+        secret_load(secret, config->cache_dir);
     keys_init(&auth->flags, secret);
     explicit_bzero(secret, sizeof secret);
     snprintf(auth->tenants[AUTH_N_TENANTS_MAX].name, KEY_NAME_BYTES, OTHER_NAME);

@@ -2,8 +2,9 @@
  *
  * Each key has an account: its limits and its tenant. Accounts of one tenant share cached KV,
  * accounts of different tenants never do: a tenant's scope is H(tenant, installation secret), and
- * every block key is hashed with it. A key without a tenant is a tenant of its own. A server
- * without keys has one account for all requests.
+ * every block key is hashed with it. With --pool a secret made of the pool's takes the place of the
+ * installation secret, so that a tenant has the same scope on all instances. A key without a tenant
+ * is a tenant of its own. A server without keys has one account for all requests.
  *
  * Keys are stored as hashes (keys.h), and each lookup compares all of them, so that its duration
  * shows neither how much of a key was right nor which key it resembled.

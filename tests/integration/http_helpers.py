@@ -59,10 +59,13 @@ class Server:
     def log_text(self) -> str:
         return Path(self.log.name).read_text(errors="replace")
 
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+
     def request(self, method: str, path: str, body: Any = None,
                 headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], Any]:
         """Status, headers (lower case), parsed JSON or text. body: bytes, or made JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection = self.connection()
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, path, data, headers or {})
         response = connection.getresponse()

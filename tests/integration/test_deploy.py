@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""deploy/docker and deploy/kubernetes are valid and match the server's options, routes and times.
+"""The files of deploy/docker, kubernetes, haproxy and envoy are valid and match the server's options,
+routes and times; packages with services are installed without them.
 
 No container runs here. The README files in these folders list the steps that need a cluster or a
 Docker daemon.
@@ -7,6 +8,7 @@ Docker daemon.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from tarn_test import REPO, build_dir, free_port, program, server, skip  # noqa: E402
 
 KUBERNETES = REPO / "deploy/kubernetes"
+POOL = KUBERNETES / "pool"
 DOCKER = REPO / "deploy/docker"
 CANCEL_SECONDS = 5  # seconds that a drain adds after its timeout, server/main.c
 VENV_PYTHON = build_dir() / "venv/bin/python3"
@@ -106,6 +109,100 @@ def pod_outlives_the_drain():
     assert pod()["terminationGracePeriodSeconds"] > needed
 
 
+def pool_documents():
+    return [d for name in ("redis.yaml", "network.yaml") for d in documents(POOL / name)]
+
+
+def pool_patch():
+    """The StatefulSet of the pool's overlay, and its container."""
+    patch, = documents(POOL / "pool.yaml")
+    found, = patch["spec"]["template"]["spec"]["containers"]
+    return patch, found
+
+
+def found_in_pool(kind, name):
+    found, = [d for d in pool_documents() if (d["kind"], d["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def pool_manifests_fit_the_schemas_of_kubernetes():
+    import kubernetes_validate
+    for document in pool_documents():
+        kubernetes_validate.validate(document, "1.37", strict=True)
+    # The patch as kustomize merges it: lists of named entries by name, all else is replaced.
+    merged = merge(json.loads(json.dumps(manifest("StatefulSet"))), pool_patch()[0])
+    kubernetes_validate.validate(merged, "1.37", strict=True)
+    names = [v["name"] for v in merged["spec"]["template"]["spec"]["volumes"]]
+    assert {"conf", "keys", "tmp", "pool-secret"} <= set(names)
+    assert merged["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def merge(base, patch):
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return {k: merge(base[k], patch[k]) if k in base and k in patch else patch.get(k, base.get(k))
+                for k in {**base, **patch}}
+    if isinstance(base, list) and base and isinstance(base[0], dict):
+        mine = {entry["name"]: entry for entry in base}
+        for entry in patch:
+            mine[entry["name"]] = merge(mine.get(entry["name"], {}), entry)
+        return list(mine.values())
+    return patch
+
+
+def options_of(args):
+    """The value of each option of a list of arguments."""
+    assert len(args) % 2 == 0 and all(a.startswith("--") for a in args[::2]), args
+    return dict(zip(args[::2], args[1::2]))
+
+
+def pool_overlay_fits_together():
+    patch, ours = pool_patch()
+    overlay, = documents(POOL / "kustomization.yaml")
+    assert overlay["resources"] == ["..", "redis.yaml", "network.yaml"]
+    assert overlay["patches"] == [{"path": "pool.yaml"}]
+    images = {image["name"] for image in overlay["images"]}
+    redis, = found_in_pool("Deployment", "tarn-redis")["spec"]["template"]["spec"]["containers"]
+    assert images == {container()["image"], redis["image"]}
+    base = manifest("StatefulSet")
+    assert (patch["kind"], patch["metadata"]["name"]) == (base["kind"], base["metadata"]["name"])
+    assert ours["name"] == container()["name"]
+    options = options_of(ours["args"])
+    for name in options:
+        assert name in help_text(), name
+    assert ours["args"][:2] == container()["args"]
+    # The directory, the data port and the secret are where the other manifests have them.
+    service = found_in_pool("Service", "tarn-redis")
+    assert options["--pool"] == f"redis://tarn-redis:{service['spec']['ports'][0]['port']}/0"
+    ports = {p["name"]: p["containerPort"] for p in ours["ports"]}
+    assert options["--pool-listen"] == f"0.0.0.0:{ports['pool']}"
+    mount, = ours["volumeMounts"]
+    volume, = patch["spec"]["template"]["spec"]["volumes"]
+    secret = found_in_pool("Secret", volume["secret"]["secretName"])
+    name, = secret["stringData"]
+    assert mount["name"] == volume["name"]
+    assert options["--pool-secret"] == f"{mount['mountPath']}/{name}"
+    assert len(secret["stringData"][name]) >= 16
+    variables = {v["name"]: v["valueFrom"]["fieldRef"]["fieldPath"] for v in ours["env"]}
+    assert variables == {"POD_IP": "status.podIP", "POD_NAME": "metadata.name"}
+    assert options["--pool-announce"] == "$(POD_IP)"
+    assert options["--instance-name"] == "$(POD_NAME)"
+    headless = found_in_pool("Service", patch["spec"]["serviceName"])
+    assert headless["spec"]["clusterIP"] == "None"
+    assert headless["spec"]["selector"] == manifest("Service")["spec"]["selector"]
+
+
+def only_members_reach_the_data_port_and_redis():
+    label = manifest("Service")["spec"]["selector"]
+    for name, port in (("tarn-pool", 7000), ("tarn-redis", 6379)):
+        policy = found_in_pool("NetworkPolicy", name)["spec"]
+        rule, = [r for r in policy["ingress"] if r["ports"][0]["port"] == port]
+        assert rule["from"] == [{"podSelector": {"matchLabels": label}}], name
+        assert policy["podSelector"]["matchLabels"] == (
+            label if name == "tarn-pool" else {"app.kubernetes.io/name": name})
+    redis, = found_in_pool("Deployment", "tarn-redis")["spec"]["template"]["spec"]["containers"]
+    assert redis["ports"] == [{"name": "redis", "containerPort": 6379}]
+
+
 def gpu_overlay_names_what_it_changes():
     overlay, = documents(KUBERNETES / "gpu/kustomization.yaml")
     assert overlay["resources"] == [".."] and (KUBERNETES / "kustomization.yaml").is_file()
@@ -155,6 +252,77 @@ def service_links_are_off_because_they_would_stop_the_server():
                           env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "TARN_PORT" in done.stderr, done
     assert pod()["enableServiceLinks"] is False
+
+
+# --- load balancers ---
+
+def haproxy_takes_its_file():
+    assert shutil.which("haproxy"), "haproxy is missing: see TEST_PACKAGES in deploy/lib.sh"
+    path = REPO / "deploy/haproxy/haproxy.cfg"
+    done = subprocess.run(["haproxy", "-c", "-f", str(path)], capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 0, done
+    text = path.read_text()
+    assert re.search(r"^    balance roundrobin$", text, re.M)
+    assert "option httpchk GET " + container()["readinessProbe"]["httpGet"]["path"] in text
+    assert re.search(r"^    retry-on .*\b503\b", text, re.M)
+    wrong = subprocess.run(["haproxy", "-c", "-f", "/dev/stdin"], input=text + "    balanced\n",
+                           capture_output=True, text=True, timeout=60, check=False)
+    assert wrong.returncode != 0, wrong  # the check itself
+
+
+def envoy_goes_round_and_tries_again():
+    import yaml
+    resources = yaml.safe_load((REPO / "deploy/envoy/envoy.yaml").read_text())["static_resources"]
+    listener, = resources["listeners"]
+    manager, = listener["filter_chains"][0]["filters"]
+    manager = manager["typed_config"]
+    route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+    cluster, = resources["clusters"]
+    assert route["cluster"] == cluster["name"] and cluster["lb_policy"] == "ROUND_ROBIN"
+    assert manager["stream_idle_timeout"] == route["timeout"] == "0s"  # long answers
+    assert route["retry_policy"]["retriable_status_codes"] == [503]
+    assert "retriable-status-codes" in route["retry_policy"]["retry_on"]
+    check, = cluster["health_checks"]
+    probe = container()["readinessProbe"]["httpGet"]["path"]
+    assert check["http_health_check"]["path"] == probe
+    endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    address = endpoint["address"]["socket_address"]
+    headless = found_in_pool("Service", "tarn-pool")
+    assert address == {"address": "tarn-pool", "port_value": headless["spec"]["ports"][0]["port"]}
+
+
+# --- packages ---
+
+PRETEND = """
+set -euo pipefail
+source deploy/lib.sh
+POLICY=$1; shift
+missing_packages() { printf '%s\\n' "$@"; }
+as_root() { case $1 in apt-get) ;; systemctl) echo "$@" ;; *) "$@" ;; esac; }
+apt_install() { echo "apt $*: $([[ ! -x $POLICY ]] || cat "$POLICY")"; }
+systemctl() { :; }
+ensure_packages "$@"
+"""
+
+
+def services_of_packages_neither_start_nor_stay_enabled():
+    def said(policy, *packages):
+        done = subprocess.run(["bash", "-c", PRETEND, "bash", policy, *packages], cwd=REPO,
+                              text=True, capture_output=True, timeout=60, check=True)
+        return done.stdout.splitlines()[1:]
+
+    disable = "systemctl --quiet disable redis-server"
+    with tempfile.TemporaryDirectory() as name:
+        policy = Path(name, "policy-rc.d")
+        assert said(policy, "zsh", "redis-server") == [
+            "apt zsh redis-server: #!/bin/sh", "exit 101", disable]
+        assert said(policy, "zsh") == ["apt zsh: "]
+        assert not policy.exists()
+        policy.write_text("exit 7")  # the machine's own stays
+        policy.chmod(0o755)
+        assert said(policy, "redis-server") == ["apt redis-server: exit 7", disable]
+        assert policy.read_text() == "exit 7"
 
 
 # --- Docker ---
@@ -213,6 +381,9 @@ def healthcheck_tells_a_server_from_none():
 
 
 CASES = [manifests_fit_the_schemas_of_kubernetes, manifests_fit_together, pod_outlives_the_drain,
+         pool_manifests_fit_the_schemas_of_kubernetes, pool_overlay_fits_together,
+         only_members_reach_the_data_port_and_redis, haproxy_takes_its_file,
+         envoy_goes_round_and_tries_again, services_of_packages_neither_start_nor_stay_enabled,
          gpu_overlay_names_what_it_changes, server_takes_the_config_map_and_answers_the_probes,
          service_links_are_off_because_they_would_stop_the_server,
          images_run_as_the_user_of_the_manifest, cuda_image_has_every_build_package,

@@ -7,13 +7,9 @@ questions with each mode on and off. `first_question`, `library`: registered doc
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import os
 import random
-import re
 import shutil
-import signal
 import statistics
 import subprocess
 import tempfile
@@ -22,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable, Iterator
 
-from scenario import REPO, Scenario, read_lines
-from simulated import figures, program, progress
+from scenario import REPO, Scenario, common, program, read_lines
+from simulated import figures
 
 PARTS = ("live", "answers", "first_question", "library")
 DEMO = REPO / "deploy" / "demo-model"
@@ -36,7 +32,6 @@ KV_BYTES_PER_TOKEN = 2 * 2 * 2 * 32
 ROOM_TOKENS = 32768
 LIVE_LOAD = 0.5
 N_ALONE = 8
-STOP_SECONDS = 60
 N_ANSWERS, ANSWER_TOKENS, ANSWERS_AT_ONCE = 1000, 16, 8
 SYSTEM_PROMPT = "Answer from the documents. If they do not say, answer: I don't know."
 N_LIBRARY, N_LIBRARY_QUICK = 100_000, 2_000
@@ -46,73 +41,13 @@ READY_SECONDS = 300
 
 # --- the server ---
 
-class Server:
-    """A server process, until the end of its `with`."""
+class Server(common.Server):
+    """tarn-server on a model, until the end of its `with`."""
 
     def __init__(self, model: Path, folder: Path, *options: object) -> None:
-        self.command = [program("tarn-server"), "--model", str(model), "--port", "0",
-                        "--log-level", "warn", "--cache-dir", str(folder / "cache"),
-                        "--max-num-queued-reqs", "100000", *map(str, options)]
-        self.log = tempfile.NamedTemporaryFile("w+b", prefix="tarn-ragbench-log-")
-        began = time.monotonic()
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log)
-        self.port = 0
-        assert self.process.stdout
-        for line in self.process.stdout:
-            found = re.search(rb"http://[^ ]*:(\d+)", line)
-            if found:
-                self.port = int(found[1])
-                break
-        self.start_s = time.monotonic() - began
-        if not self.port:
-            self.process.wait()
-            raise SystemExit(f"{' '.join(self.command)}\nended: {self.log_text()[-2000:]}")
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def log_text(self) -> str:
-        return Path(self.log.name).read_text(errors="replace")
-
-    def ask(self, method: str, path: str, body: object = None,
-            kind: str = "application/json") -> tuple[int, dict]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": kind})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        last = text.strip().rsplit("\n", 1)[-1] if kind.endswith("ndjson") else text
-        return answer.status, json.loads(last) if last else {}
-
-    def must(self, method: str, path: str, body: object = None,
-             kind: str = "application/json") -> dict:
-        status, answer = self.ask(method, path, body, kind)
-        if status >= 300:
-            raise SystemExit(f"{method} {path}: {status} {json.dumps(answer)[:500]}")
-        return answer
-
-    def memory_bytes(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status)[1])
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdout
-        self.process.stdout.close()
-        self.log.close()
-
-
-def offers(option: str) -> bool:
-    """Whether this build of the server has the option."""
-    done = subprocess.run([program("tarn-server"), "--help"], capture_output=True, text=True)
-    return f"--{option} " in done.stdout
+        super().__init__([program("tarn-server"), "--model", str(model), "--port", "0",
+                          "--log-level", "warn", "--cache-dir", str(folder / "cache"),
+                          "--max-num-queued-reqs", "100000", *map(str, options)])
 
 
 @contextlib.contextmanager
@@ -149,7 +84,7 @@ def load(server: Server, scenario: Scenario, folder: Path, *options: object) -> 
 
 def live_systems() -> dict[str, list[str]]:
     out = {"control": ["--no-prefix-caching"], "lru": ["--cache-policy", "lru"], "tree": []}
-    if offers("cache-reorder-window"):
+    if common.offers("cache-reorder-window"):
         for options in out.values():
             options += ["--cache-reorder-window", "0"]
         out["reordered"] = []
@@ -165,7 +100,7 @@ def run_live(bench, save: Callable[[dict], None]) -> dict:
     rate = 0.0
     with small_model() as model:
         for name, options in live_systems().items():
-            progress(f"live, {name}")
+            common.progress(f"live, {name}")
             row: dict = {}
             for run in ("alone", "full", "half"):
                 # A server for each run: every run starts with an empty cache.
@@ -239,9 +174,9 @@ def answer_modes() -> dict[str, list[str]]:
     small = ["--kv-device-bytes", "24M"]  # some thousand tokens: evictions and preemptions
     modes = {"no cache": ["--no-prefix-caching"], "lru": ["--cache-policy", "lru"], "default": [],
              "little memory": small, "first come first served": ["--scheduling-policy", "fcfs"]}
-    if offers("cache-reorder-window"):
+    if common.offers("cache-reorder-window"):
         modes["no reordering"] = ["--cache-reorder-window", "0"]
-    if offers("speculative-prefill"):
+    if common.offers("speculative-prefill"):
         modes["no speculation"] = ["--speculative-prefill", "off"]
     return modes
 
@@ -252,7 +187,7 @@ def run_answers(bench, save: Callable[[dict], None]) -> dict:
     out: dict = {"n_questions": n, "modes": {}}
     first = None
     for name, options in answer_modes().items():
-        progress(f"answers, {name}")
+        common.progress(f"answers, {name}")
         tokens, hit_share = answers_of(bodies, bench.folder / "answers", *options)
         first = first or tokens
         out["modes"][name] = {

@@ -16,9 +16,13 @@ import json
 import math
 import os
 import random
+import sys
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402, F401
+from common import REPO, program  # noqa: E402, F401
+
 SQUAD, RAGPULSE = "rag-derived-squad2dev", "traces-ragpulse"
 PARAGRAPHS = 4
 SIM_IDS_PER_WORD = 1.3  # loadgen/sim/ids.h
@@ -52,14 +56,14 @@ class Corpus:
         self.source = source
 
 
-def squad(data: Path) -> Corpus:
-    """Four consecutive paragraphs of an article are one document."""
+def squad(data: Path, n_paragraphs: int = PARAGRAPHS) -> Corpus:
+    """So many consecutive paragraphs of an article are one document."""
     paragraphs = read_lines(data / SQUAD / "documents.jsonl")
     documents: list[dict] = []
     place: dict[int, int] = {}
     n_here = 0
     for p in paragraphs:
-        if not documents or documents[-1]["title"] != p["title"] or n_here == PARAGRAPHS:
+        if not documents or documents[-1]["title"] != p["title"] or n_here == n_paragraphs:
             documents.append({"title": p["title"], "text": p["text"]})
             n_here = 1
         else:
@@ -70,7 +74,7 @@ def squad(data: Path) -> Corpus:
     for q in read_lines(data / SQUAD / "questions.jsonl"):
         if q["gold_doc"] in place:
             questions[place[q["gold_doc"]]].append(q["question"])
-    return Corpus(documents, questions, f"{SQUAD}, {PARAGRAPHS} paragraphs each")
+    return Corpus(documents, questions, f"{SQUAD}, {n_paragraphs} paragraphs each")
 
 
 def own(documents: Path, questions: Path | None) -> tuple[Corpus, list[list[int]] | None]:
@@ -198,14 +202,14 @@ class Scenario:
                 "hit_share_of_an_endless_cache": hit / total}
 
 
-def load(args) -> tuple[Corpus, list[list[int]], str]:
+def load(args, n_paragraphs: int = PARAGRAPHS) -> tuple[Corpus, list[list[int]], str]:
     """Documents and lists by the command line."""
     data = shared_data(args.data)
     lists = None
     if args.documents:
         corpus, lists = own(args.documents, args.questions)
     elif (data / SQUAD / "documents.jsonl").exists():
-        corpus = squad(data)
+        corpus = squad(data, n_paragraphs)
     else:
         raise SystemExit(f"{data} has no {SQUAD}: give --documents FILE.jsonl, or --data DIR")
     if lists:

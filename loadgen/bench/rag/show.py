@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -25,29 +24,12 @@ from pathlib import Path
 import live
 import scenario
 import simulated
-from scenario import Scenario
+from scenario import Scenario, common
 
 SHARES, LOADS, FINALS = [0.25, 1.0], [0.5, 0.8], [0.25, 0.5, 1.0]
 TOP_KS = [1, 3, 5]
 SIMULATED = ("simulated", "top_k", "speculation", "background", "cost")
 PARTS = (*SIMULATED, *live.PARTS)
-
-
-class Store:
-    """The JSON file; it is written after every part."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.out: dict = {"format": 1}
-        if path and path.exists():
-            self.out = json.loads(path.read_text())
-
-    def put(self, name: str, value: object) -> None:
-        self.out[name] = value
-        if self.path:
-            other = self.path.with_name(self.path.name + ".part")
-            other.write_text(json.dumps(self.out, indent=1) + "\n")
-            os.replace(other, self.path)
 
 
 class Bench:
@@ -76,10 +58,10 @@ class Bench:
                "model": simulated.MODEL,
                "command": runs.simulations[0].command("tree", 1, 1)}
         return out | simulated.compare(runs, shares, LOADS, self.systems,
-                                       lambda words: simulated.progress(f"top_k {k}, {words}"))
+                                       lambda words: common.progress(f"top_k {k}, {words}"))
 
 
-def control_rate(bench: Bench, store: Store, runs: simulated.Average) -> float:
+def control_rate(bench: Bench, store: common.Store, runs: simulated.Average) -> float:
     known = store.out.get("simulated", {}).get("control_largest_rate")
     if known:
         return known
@@ -87,7 +69,7 @@ def control_rate(bench: Bench, store: Store, runs: simulated.Average) -> float:
     return runs.largest_rate("control", 1, simulated.SLO_FACTOR * unloaded, 1 / unloaded)
 
 
-def run_part(part: str, bench: Bench, store: Store) -> None:
+def run_part(part: str, bench: Bench, store: common.Store) -> None:
     args = bench.args
     if part == "simulated":
         store.put(part, bench.run_compare(args.top_k, args.seeds))
@@ -198,11 +180,11 @@ def main() -> int:
     unknown = set(wanted) - set(PARTS)
     if unknown:
         parser.error(f"--parts: {', '.join(sorted(unknown))}: not one of {', '.join(PARTS)}")
-    store = Store(args.json)
+    store = common.Store(args.json)
     with tempfile.TemporaryDirectory(prefix="tarn-ragbench-") as folder:
         bench = Bench(args, Path(folder)) if wanted else None
         for part in wanted:
-            simulated.progress(part)
+            common.progress(part)
             run_part(part, bench, store)
     store.put("targets", targets_of(store.out))
     print_all(store.out)

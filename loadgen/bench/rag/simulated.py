@@ -3,13 +3,11 @@ time, a cost model of a large model in place of the device."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Callable
 
-from scenario import BLOCK, REPO, Scenario
+from scenario import BLOCK, Scenario, program
 
 # Mistral-7B on an A10G, the smaller setting of RAGCache (Jin et al., 2024, arXiv 2404.12457): a
 # step reads 14.5 GB of weights at 600 GB/s, a prefill of 4,000 tokens takes a second, and reading
@@ -34,13 +32,6 @@ SYSTEMS: dict[str, list[str]] = {
     "oracle": [],  # the tree with memory for everything
     "cold": [],    # the tree, with requests of its own
 }
-
-
-def program(name: str) -> str:
-    build = Path(os.environ.get("TARN_BUILD_DIR") or REPO / "build")
-    if not (build / name).is_file():
-        raise SystemExit(f"{name} is not in {build}: build it, or set TARN_BUILD_DIR")
-    return str(build / name)
 
 
 def systems() -> list[str]:
@@ -219,7 +210,3 @@ def cost(runs: Average) -> dict:
     out["added_s_per_request"] = (out["on"]["cpu_s_per_request"]
                                   - out["off"]["cpu_s_per_request"])
     return out
-
-
-def progress(words: str) -> None:
-    print("+", words, file=sys.stderr, flush=True)

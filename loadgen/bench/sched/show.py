@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import signal
 import subprocess
@@ -32,7 +31,7 @@ import figures
 import live
 import policies
 import simulated
-from serving import N_CORES, REPO, program
+from serving import N_CORES, REPO, common, program
 
 LIVE = ("live", "lmsys", "sharegpt", "little-kv")
 PARTS = (*LIVE, "policies", "burst", "swap", "long", "planning")
@@ -45,32 +44,19 @@ READS = {"lmsys": live.LMSYS, "sharegpt": live.SHAREGPT, "burst": figures.FILE,
 
 # --- the file ---
 
-class Store:
+class Store(common.Store):
     """The JSON file, and which of its results can be kept."""
 
     def __init__(self, path: Path | None, fresh: bool) -> None:
-        self.path = path
-        self.out: dict = {"format": 1}
-        if path and path.exists() and not fresh:
-            self.out = json.loads(path.read_text())
-            if self.out.get("format") != 1:
-                raise SystemExit(f"{path}: not a file of this program; use another one or --fresh")
+        if path and fresh:
+            path.unlink(missing_ok=True)
+        super().__init__(path)
         self.out["machine"] = {"cpu": cpu_name(), "cores": N_CORES, "system": platform.release()}
 
     def old(self, part: str, settings: dict) -> dict:
         """The results of a part, if they were measured with the same settings; else {}."""
         there = self.out.get(part, {})
         return there if there.get("settings") == json.loads(json.dumps(settings)) else {}
-
-    def put(self, part: str, value: dict) -> None:
-        self.out[part] = value
-        self.save()
-
-    def save(self) -> None:
-        if self.path:
-            other = self.path.with_name(self.path.name + ".part")
-            other.write_text(json.dumps(self.out, indent=1) + "\n")
-            os.replace(other, self.path)
 
 
 def cpu_name() -> str:

@@ -32,6 +32,7 @@ atomic_uint fake_n_erasures;
 atomic_uint fake_n_releases;
 atomic_uint fake_n_releases;
 atomic_bool fake_has_disk = true;
+atomic_bool fake_has_pool;
 atomic_bool fake_order_is_held;
 atomic_uint fake_n_orders;
 atomic_uint fake_n_ordered;
@@ -630,6 +631,49 @@ const struct chat_template *engine_chat_template(const struct engine *e)
     return &e->template;
 }
 
+static void fill_pool(struct cache_stats *c)
+{
+    c->n_tiers = CACHE_N_TIERS;
+    c->tier[CACHE_REMOTE] = (struct cache_tier_stats){.n_blocks = 200,
+                                                      .n_free = 190,
+                                                      .n_cached = 10,
+                                                      .n_hit_tokens = 201,
+                                                      .n_evicted = 202,
+                                                      .n_not_worth = 204,
+                                                      .saved_s = 205.5,
+                                                      .lost_s = 206.5,
+                                                      .order = ""};
+    c->pool = (struct pool_stats){.directory = {.is_up = true,
+                                                .n_connects = 207,
+                                                .n_timeouts = 208,
+                                                .n_announced = 210,
+                                                .n_dropped = 211,
+                                                .round_trip_s = 0.25},
+                                  .transport = "tcp",
+                                  .n_instances = 212,
+                                  .n_peers = 213,
+                                  .n_segments = 214,
+                                  .n_lent = 215,
+                                  .n_lookups = 300,
+                                  .n_found = 216,
+                                  .n_stale = 217,
+                                  .n_lookup_timeouts = 18,
+                                  .n_pulled_blocks = 219,
+                                  .n_pulled_bytes = 220,
+                                  .n_lent_blocks = 221,
+                                  .n_lent_bytes = 222,
+                                  .n_reads_failed = 223,
+                                  .n_corrupt = 224,
+                                  .n_timeouts = 225,
+                                  .n_refused = 226,
+                                  .n_offered = 227,
+                                  .n_handed_over = 228,
+                                  .n_events_lost = 229,
+                                  .lookup_s = 0.5,
+                                  .read_latency_s = 0.125,
+                                  .read_bytes_per_s = 230};
+}
+
 /* Fill in figures that all differ, so that a test sees if two are mixed up. Under the lock. */
 static void fill_cache(const struct engine *e, struct cache_stats *c)
 {
@@ -666,6 +710,8 @@ static void fill_cache(const struct engine *e, struct cache_stats *c)
                                                        .n_evicted = 15,
                                                        .n_moved_in = 16,
                                                        .order = ""}}};
+    if (atomic_load(&fake_has_pool))
+        fill_pool(c);
     if (!atomic_load(&fake_has_disk)) {
         c->disk.io = "";
         return;

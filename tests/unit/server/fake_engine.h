@@ -42,6 +42,7 @@ extern atomic_uint fake_n_erasures;    /* calls of engine_cache_erase() that fou
                                            one whose key begins with a byte below 20 */
 extern atomic_uint fake_n_releases;    /* the same for engine_cache_release() */
 extern atomic_bool fake_has_disk;      /* whether there is a disk tier */
+extern atomic_bool fake_has_pool;      /* whether it belongs to a pool of instances */
 extern atomic_bool fake_order_is_held; /* document_order_by_cache() waits while it is set */
 extern atomic_uint fake_n_orders;      /* calls of document_order_by_cache() that have begun */
 extern atomic_uint fake_n_ordered;     /* and ended */

@@ -12,7 +12,7 @@
 #include "engine/sched/scheduler.h"
 #include "server/config.h"
 
-#define N_ARGS_MAX 16
+#define N_ARGS_MAX 24
 
 static char *no_env[] = {NULL};
 
@@ -224,6 +224,103 @@ static void the_disk_tier_is_configured_by_flags(void **state)
     refuses("--model m --no-prefix-caching", env,
             "--kv-disk-path: keeps computed prompts, and "
             "--no-prefix-caching forgets them");
+}
+
+static void a_pool_is_configured_by_flags(void **state)
+{
+    char *env[] = {(char *)(uintptr_t) "TARN_POOL=redis://env",
+                   (char *)(uintptr_t) "TARN_POOL_SECRET=/env", NULL};
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(load(&c, "--model m", no_env, &why));
+    assert_false(config_has_pool(&c));
+    assert_string_equal(c.pool_listen, "127.0.0.1:0"); /* no other machine can reach it */
+    assert_string_equal(c.pool_name, "default");
+    assert_string_equal(c.pool_transport, "auto");
+    assert_string_equal(c.instance_name, "");
+    assert_true(c.pool_lookup_ms == 50 && c.pool_pull_ms == 2000);
+    config_fini(&c);
+    assert_ok(load(&c,
+                   "--model m --pool unix:///run/redis.sock --pool-secret /s --pool-name a-1 "
+                   "--pool-announce h --pool-listen [fd00::5]:7000 --pool-transport=tcp "
+                   "--instance-name me --pool-lookup-ms 7 --pool-pull-ms 8",
+                   env, &why));
+    assert_true(config_has_pool(&c));
+    assert_string_equal(c.pool, "unix:///run/redis.sock");
+    assert_string_equal(c.pool_secret, "/s");
+    assert_string_equal(c.pool_name, "a-1");
+    assert_string_equal(c.pool_announce, "h");
+    assert_string_equal(c.pool_listen, "[fd00::5]:7000");
+    assert_string_equal(c.pool_transport, "tcp");
+    assert_string_equal(c.instance_name, "me");
+    assert_true(c.pool_lookup_ms == 7 && c.pool_pull_ms == 8);
+    config_fini(&c);
+    assert_ok(load(&c, "--model m", env, &why));
+    assert_string_equal(c.pool, "redis://env");
+    config_fini(&c);
+    buf_fini(&why);
+}
+
+static void a_pool_that_cannot_work_is_refused(void **state)
+{
+    static const char *const listens[] = {"7000",         ":7000",         "host",
+                                          "host:",        "host:x",        "host:70000",
+                                          "fd00::5:7000", "[fd00::5]7000", "host:1:2"};
+    char line[128];
+
+    (void)state;
+    refuses("--model m --pool redis://h", no_env, "--pool: needs --pool-secret as well");
+    refuses("--model m --pool-secret /s", no_env, "--pool-secret: needs --pool as well");
+    refuses("--model m --pool-announce h", no_env, "--pool-announce: needs --pool as well");
+    refuses("--model m --pool redis://h --pool-secret /s --no-prefix-caching", no_env,
+            "--pool: shares computed prompts, and --no-prefix-caching forgets them");
+    refuses("--model m --pool-transport rdma", no_env, "--pool-transport: \"rdma\" is not known");
+    refuses("--model m --pool-lookup-ms 0", no_env, "--pool-lookup-ms: 0 is outside");
+    refuses("--model m --pool-pull-ms 3600001", no_env, "is outside");
+    refuses("--model m --pool-name Big", no_env, "--pool-name: expected 1 to 32");
+    refuses("--model m --pool-name=", no_env, "--pool-name: expected 1 to 32");
+    refuses("--model m --instance-name a\tb", no_env, "--instance-name: expected at most 63");
+    for (size_t i = 0; i < sizeof listens / sizeof *listens; i++) {
+        snprintf(line, sizeof line, "--model m --pool-listen %s", listens[i]);
+        refuses(line, no_env, "--pool-listen: expected HOST:PORT");
+    }
+}
+
+static void the_password_of_a_pool_is_not_described(void **state)
+{
+    static const struct {
+        const char *url, *shown;
+    } cases[] = {
+        {"redis://h:6379/0", "redis://h:6379/0"},
+        {"redis://user:very-secret@h:6379/0", "redis://user:***@h:6379/0"},
+        {"redis://:very-secret@h", "redis://:***@h"},
+        {"redis://user:very@very-secret:a@h", "redis://user:***@h"},
+        {"user:very-secret@h", "user:***@h"},
+        {"unix:///a:b/c", "unix:///a:b/c"},
+    };
+    char line[256], shown[CONFIG_POOL_SHOWN_BYTES];
+    struct config c;
+    struct buf why, text;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    buf_init(&text, 1u << 16);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(line, sizeof line, "--model m --pool-secret /s --pool %s", cases[i].url);
+        assert_ok(load(&c, line, no_env, &why));
+        config_pool_shown(&c, shown);
+        assert_string_equal(shown, cases[i].shown);
+        buf_reset(&text);
+        config_describe(&c, &text);
+        assert_non_null(strstr(buf_str(&text), cases[i].shown));
+        assert_null(strstr(buf_str(&text), "very"));
+        config_fini(&c);
+    }
+    buf_fini(&text);
+    buf_fini(&why);
 }
 
 static void scheduling_is_configured_by_flags(void **state)
@@ -518,6 +615,9 @@ int main(void)
         cmocka_unit_test(other_words_for_a_choice_become_ours),
         cmocka_unit_test(the_kv_store_is_configured_by_flags),
         cmocka_unit_test(the_disk_tier_is_configured_by_flags),
+        cmocka_unit_test(a_pool_is_configured_by_flags),
+        cmocka_unit_test(a_pool_that_cannot_work_is_refused),
+        cmocka_unit_test(the_password_of_a_pool_is_not_described),
         cmocka_unit_test(scheduling_is_configured_by_flags),
         cmocka_unit_test(a_number_out_of_range_is_refused),
         cmocka_unit_test(preambles_are_files_separated_by_commas),

@@ -75,6 +75,37 @@ static void every_figure_of_the_store_has_its_place(void **state)
     js_unref(j);
 }
 
+static void the_pool_has_a_tier_and_figures_of_its_own(void **state)
+{
+    static const struct {
+        const char *key;
+        int64_t value;
+    } rows[] = {{"instances", 212},     {"peers", 213},        {"segments", 214},
+                {"lookups", 300},       {"found", 216},        {"stale", 217},
+                {"pulled_blocks", 219}, {"pulled_bytes", 220}, {"read_bytes_per_s", 230},
+                {"reads_failed", 672},  {"lent_blocks", 221},  {"lent_bytes", 222},
+                {"refused", 226},       {"handed_over", 228}};
+    struct json *j = get("/cache");
+
+    (void)state;
+    assert_true(js_is(js_get(j, "pool"), JS_NULL));
+    js_unref(j);
+    atomic_store(&fake_has_pool, true);
+    j = get("/cache");
+    atomic_store(&fake_has_pool, false);
+    const struct json *tier = js_at(js_get(j, "tiers"), 3), *pool = js_get(j, "pool");
+    assert_string_equal(text(tier, "name"), "remote");
+    assert_true(js_number(js_get(tier, "saved_s")) == 205.5);
+    assert_true(js_number(js_get(tier, "lost_s")) == 206.5);
+    assert_string_equal(text(pool, "name"), "default");
+    assert_string_equal(text(pool, "transport"), "tcp");
+    assert_true(js_bool(js_get(pool, "directory_up")));
+    assert_true(js_number(js_get(pool, "lookup_s")) == 0.5);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(number(pool, rows[i].key), rows[i].value);
+    js_unref(j);
+}
+
 static void the_disk_has_a_tier_and_figures_of_its_own(void **state)
 {
     static const struct {
@@ -336,6 +367,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_figure_of_the_store_has_its_place),
+        cmocka_unit_test(the_pool_has_a_tier_and_figures_of_its_own),
         cmocka_unit_test(the_disk_has_a_tier_and_figures_of_its_own),
         cmocka_unit_test(a_span_says_what_it_is_and_where_it_lies),
         cmocka_unit_test(as_many_spans_come_as_were_asked_for),

@@ -158,6 +158,63 @@ static void the_kv_store_is_told_by_tier_and_state(void **state)
     http_test_close(&t);
 }
 
+static void the_pool_has_rows_only_where_there_is_one(void **state)
+{
+    static const struct {
+        const char *name, *labels;
+        double value;
+    } rows[] = {
+        {"tarn:pool_directory_up", "", 1},
+        {"tarn:pool_directory_connects_total", "", 207},
+        {"tarn:pool_directory_timeouts_total", "", 208},
+        {"tarn:pool_directory_round_trip_seconds", "", 0.25},
+        {"tarn:pool_announced_total", "", 210},
+        {"tarn:pool_announcements_dropped_total", "", 211},
+        {"tarn:pool_events_lost_total", "", 229},
+        {"tarn:pool_instances", "", 212},
+        {"tarn:pool_peers", "", 213},
+        {"tarn:pool_segments", "", 214},
+        {"tarn:pool_refused_total", "", 226},
+        {"tarn:pool_lookups_total", ",result=\"found\"", 216},
+        {"tarn:pool_lookups_total", ",result=\"timeout\"", 18},
+        {"tarn:pool_lookups_total", ",result=\"not_found\"", 66},
+        {"tarn:pool_not_worth_total", "", 204},
+        {"tarn:pool_remote_blocks", "", 10},
+        {"tarn:pool_stale_total", "", 217},
+        {"tarn:pool_lookup_seconds", "", 0.5},
+        {"tarn:pool_pulled_blocks_total", "", 219},
+        {"tarn:pool_pulled_bytes_total", "", 220},
+        {"tarn:pool_reads_failed_total", ",why=\"lost\"", 223},
+        {"tarn:pool_reads_failed_total", ",why=\"timeout\"", 225},
+        {"tarn:pool_reads_failed_total", ",why=\"corrupt\"", 224},
+        {"tarn:pool_read_latency_seconds", "", 0.125},
+        {"tarn:pool_read_bytes_per_second", "", 230},
+        {"tarn:pool_lent_blocks", "", 215},
+        {"tarn:pool_lent_blocks_total", "", 221},
+        {"tarn:pool_lent_bytes_total", "", 222},
+        {"tarn:pool_offered_total", "", 227},
+        {"tarn:pool_handed_over_total", "", 228},
+        {"tarn:kv_blocks_evicted_total", ",tier=\"remote\"", 202},
+        {"tarn:kv_tier_saved_seconds_total", ",tier=\"remote\"", 205.5},
+        {"tarn:kv_tier_lost_seconds_total", ",tier=\"remote\"", 206.5},
+    };
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "");
+    const char *page = get(&t, "");
+    assert_null(strstr(page, "tarn:pool_"));
+    assert_null(strstr(page, "\"remote\""));
+    assert_int_equal(count(page, "\ntarn:kv_tier_saved_seconds_total{"), 3);
+    atomic_store(&fake_has_pool, true);
+    page = get(&t, "");
+    atomic_store(&fake_has_pool, false);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (value(page, rows[i].name, rows[i].labels) != rows[i].value)
+            fail_msg("%s%s is not %g", rows[i].name, rows[i].labels, rows[i].value);
+    http_test_close(&t);
+}
+
 static void the_disk_says_what_it_did_and_what_it_dropped(void **state)
 {
     static const struct {
@@ -344,6 +401,7 @@ int main(void)
         cmocka_unit_test(labels_are_bounded),
         cmocka_unit_test(without_keys_there_is_one_tenant),
         cmocka_unit_test(the_kv_store_is_told_by_tier_and_state),
+        cmocka_unit_test(the_pool_has_rows_only_where_there_is_one),
         cmocka_unit_test(the_disk_says_what_it_did_and_what_it_dropped),
         cmocka_unit_test(swapping_is_told_by_when),
         cmocka_unit_test(scheduling_is_told_by_level_and_reason),

@@ -330,6 +330,40 @@ static void a_session_belongs_to_its_tenant(void **state)
     auth_destroy(auth);
 }
 
+static void a_pool_has_the_same_scopes_in_all_installations(void **state)
+{
+    char pool[] = "redis://h", elsewhere[96];
+    struct config one = {.api_key = (char *)(uintptr_t) "flag-one", .pool = pool, .cache_dir = dir};
+    struct config two = one, stranger = one, alone = one;
+    struct auth *x, *y, *z, *w;
+
+    (void)state;
+    write_keys(two_teams);
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", dir);
+    one.api_key_file = two.api_key_file = stranger.api_key_file = alone.api_key_file = file;
+    two.cache_dir = elsewhere; /* another machine */
+    memset(one.pool_scope, 7, sizeof one.pool_scope);
+    memset(two.pool_scope, 7, sizeof two.pool_scope);
+    memset(stranger.pool_scope, 8, sizeof stranger.pool_scope);
+    alone.pool = NULL;
+    assert_ok(auth_create(&x, &one, NULL));
+    assert_ok(auth_create(&y, &two, NULL));
+    assert_ok(auth_create(&z, &stranger, NULL));
+    assert_ok(auth_create(&w, &alone, NULL));
+    static const char *const keys[] = {"sk-aaaaaaaa", "sk-bbbbbbbb", "sk-dddddddd", "flag-one"};
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < 4; k++) {
+            assert_int_equal(same_scope(x, keys[i], NULL, y, keys[k], NULL), i == k);
+            assert_int_equal(same_scope(x, keys[i], "s", y, keys[k], "s"), i == k);
+            assert_false(same_scope(x, keys[i], NULL, z, keys[k], NULL));
+            assert_false(same_scope(x, keys[i], NULL, w, keys[k], NULL));
+        }
+    auth_destroy(x);
+    auth_destroy(y);
+    auth_destroy(z);
+    auth_destroy(w);
+}
+
 /* --- the installation secret --- */
 
 static void the_secret_is_kept_and_private(void **state)
@@ -415,6 +449,7 @@ int main(void)
         cmocka_unit_test(reloading_while_asking_is_safe),
         cmocka_unit_test(tenants_in_metrics_are_bounded),
         cmocka_unit_test(a_session_belongs_to_its_tenant),
+        cmocka_unit_test(a_pool_has_the_same_scopes_in_all_installations),
         cmocka_unit_test(the_secret_is_kept_and_private),
         cmocka_unit_test(default_places_follow_xdg),
     };

@@ -36,6 +36,7 @@ static inline void http_test_open(struct http_test *t, const char *model, const 
     t->s.config.api_key_file = (char *)(uintptr_t)key_file;
     t->s.config.admin_api_key = (char *)(uintptr_t)admin_key;
     t->s.config.max_body_bytes = 1u << 20;
+    t->s.config.pool_name = (char *)(uintptr_t) "default";
     t->s.engine = fake_engine_create(100);
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&t->text, 8u << 20);
