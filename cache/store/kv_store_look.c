@@ -38,8 +38,9 @@ static void count_tier(const struct store *st, enum cache_tier which,
         out->n_in_use = st->n_private + tree->n_blocks_active - moves.n_arriving;
     }
     if (which == CACHE_HOST && st->remote) {
-        out->n_cached -= st->remote->n_lent[CACHE_HOST];
-        out->n_in_use = st->remote->n_lent[CACHE_HOST];
+        uint32_t n_lent = st->remote->n_lent[CACHE_HOST]; /* some may still be in transfer */
+        out->n_in_use = n_lent < out->n_cached ? n_lent : out->n_cached;
+        out->n_cached -= out->n_in_use;
     }
     out->n_leaked =
         out->n_blocks - out->n_free - out->n_cached - out->n_in_use - out->n_in_transfer;
