@@ -25,6 +25,7 @@
 #include "cache/store/kv_store_slow.h"
 
 #define LENT_SHARE 0.25
+#define LENT_SHARE_LEAVING 0.75 /* most requests have gone elsewhere by then */
 /* Nodes of handed-over paths that are read at a time: the other units are for waiting requests. */
 #define N_ADOPTING 8
 /* Paths that one poll offers: each costs a walk to the root. */
@@ -38,7 +39,9 @@
 
 static uint32_t lent_max(const struct store *st, enum cache_tier tier)
 {
-    return (uint32_t)(LENT_SHARE * tier_n_blocks(st->tier[tier].t));
+    double share = st->remote->leaves ? LENT_SHARE_LEAVING : LENT_SHARE;
+
+    return (uint32_t)(share * tier_n_blocks(st->tier[tier].t));
 }
 
 /* Pin a node for one more loan. False: it cannot be lent, or too much is. */

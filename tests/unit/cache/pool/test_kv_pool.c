@@ -1,7 +1,7 @@
 /* KV of other instances: pulled for waiting requests, lent to others, handed over. */
 #include "tests/unit/test.h"
 
-#include "tests/unit/cache/pool/pool_world.h"
+#include "tests/unit/cache/pool/joined_caches.h"
 
 #define B KV_BLOCK_TOKENS
 

@@ -1,10 +1,10 @@
-/* pool_world.h - caches that are joined by fake_pool.h, and prompts of cache_prompt.h that run in
+/* joined_caches.h - caches that are joined by fake_pool.h, and prompts of cache_prompt.h that run in
  * them. The KV of a block is made from its key, so that wrong bytes are seen.
  *
  * Include it once, behind tests/unit/test.h. Owns nothing. One thread. A failure ends the test.
  * Units: tokens, blocks. */
-#ifndef TARN_TESTS_UNIT_CACHE_POOL_POOL_WORLD_H
-#define TARN_TESTS_UNIT_CACHE_POOL_POOL_WORLD_H
+#ifndef TARN_TESTS_UNIT_CACHE_POOL_JOINED_CACHES_H
+#define TARN_TESTS_UNIT_CACHE_POOL_JOINED_CACHES_H
 
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "tests/unit/cache/cache_run.h"
