@@ -109,17 +109,19 @@ static void work(struct pool *p)
     pool_read_pump(p);
     pool_lend_pump(p);
     pool_conns_sweep(p);
-    if (p->now_ns < p->timers_ns) {
-        pool_due(p, p->timers_ns);
+    if (p->now_ns < p->timers_ns && p->now_ns < p->round_due_ns) {
+        pool_due(p, p->has_changed ? p->timers_ns : p->round_due_ns);
         return;
     }
     p->timers_ns = p->now_ns + TIMERS_NS;
+    p->has_changed = false;
     pool_conns_timers(p);
     pool_lookup_timers(p);
     pool_lend_timers(p);
     pool_offer_timers(p);
     pool_announce_timers(p);
     pool_conns_sweep(p);
+    p->round_due_ns = p->due_ns;
 }
 
 static void publish(struct pool *p)
@@ -186,6 +188,8 @@ static void *pool_main(void *arg)
         p->has_posted = false;
         if (may_wait && n_events == 0 && !p->is_busy)
             wait_for_work(p);
+        else
+            p->has_changed = true;
     }
     return NULL;
 }

@@ -286,6 +286,8 @@ struct pool {
 
     /* the pool thread's */
     uint64_t now_ns, due_ns; /* the next deadline */
+    uint64_t round_due_ns;   /* the next one that the last round over the slots saw */
+    bool has_changed;        /* something happened since that round */
     bool has_posted;         /* something for the engine */
     bool is_busy;            /* something was begun: do not sleep yet */
     uint64_t timers_ns, heartbeat_ns, announce_ns, roll_ns, publish_ns;

@@ -271,9 +271,10 @@ static void forget_holder(struct pool *p, const struct pool_ticket *t, uint32_t 
 static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_message *m)
 {
     const struct pool_peer *peer = &p->peers[t->peer];
+    uint64_t ns = m->ms * POOL_MS;
 
     /* The lender began to count after the ask was sent: the end is never later than the lender's. */
-    t->deadline_ns = t->asked_ns + m->ms * POOL_MS;
+    t->deadline_ns = t->asked_ns + (ns < p->pull_ns ? ns : p->pull_ns);
     t->found = (struct pool_found){.n_blocks = m->n,
                                    .peer = peer->info.id,
                                    .latency_s = peer->latency_s,

@@ -14,6 +14,7 @@
 #include "tests/unit/test.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -70,16 +71,17 @@ static inline void world_begin(void)
 
 static inline struct pool_config side_config(void)
 {
-    return (struct pool_config){.directory = {.url = "redis://x", .segment_ttl_s = 3},
-                                .transport = "tcp",
-                                .listen = "127.0.0.1:0",
-                                .name = "side",
-                                .http = "http://side",
-                                .secret = {1, 2, 3},
-                                .fingerprint = {9, 9},
-                                .block_bytes = BLOCK_BYTES,
-                                .lookup_ms = 20000,
-                                .pull_ms = 60000};
+    return (struct pool_config){
+        .directory = {.url = "redis://x", .instance_ttl_ms = 150, .segment_ttl_s = 3},
+        .transport = "tcp",
+        .listen = "127.0.0.1:0",
+        .name = "side",
+        .http = "http://side",
+        .secret = {1, 2, 3},
+        .fingerprint = {9, 9},
+        .block_bytes = BLOCK_BYTES,
+        .lookup_ms = 20000,
+        .pull_ms = 60000};
 }
 
 static inline struct side *side_open_with(uint32_t no, struct pool_config c)
