@@ -237,9 +237,13 @@ class Redis:
             return False
 
     def ask(self, command: str) -> bytes:
+        """The answer to a command: all that comes until the connection is closed."""
         with contextlib.closing(self.place.connect(self.port)) as s:
-            s.sendall(command.encode() + b"\r\n")
-            return s.recv(65536)
+            s.sendall(command.encode() + b"\r\nQUIT\r\n")
+            answer = b""
+            while piece := s.recv(1 << 16):
+                answer += piece
+            return answer.removesuffix(b"+OK\r\n")
 
     def flush(self) -> None:
         assert self.ask("FLUSHALL") == b"+OK\r\n"
@@ -437,6 +441,19 @@ class Pool:
         wait_until(lambda: all(s.n_instances() == (n or len(alive)) for s in alive),
                    lambda: [s.n_instances() for s in alive])
 
+    def n_segments(self) -> int:
+        """Segments in the directory."""
+        return self.redis.ask("KEYS *").count(b":s:")
+
+    def compute(self, s: Instance, seeds: range) -> None:
+        """Have prompts computed by an instance, and wait until the directory has their segments:
+        each prompt has two, as a segment is 256 tokens."""
+        before = self.n_segments()
+        for seed in seeds:
+            ask(s, prompt_of(seed))
+        wait_until(lambda: self.n_segments() >= before + 2 * len(seeds),
+                   lambda: f"{self.n_segments()} segments in the directory, {before} before")
+
     def alive(self) -> list[Instance]:
         return [s for s in self.instances if s.process.poll() is None]
 
@@ -509,3 +526,7 @@ class Reference:
 
 def remote(tiers: dict[str, int]) -> int:
     return tiers.get("remote", 0)
+
+
+def n_found(tiers: dict[str, int]) -> int:
+    return sum(tiers.values())
