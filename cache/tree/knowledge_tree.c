@@ -274,6 +274,17 @@ uint32_t ktree_find(const struct ktree *t, const struct kv_key *first)
     return node;
 }
 
+uint32_t ktree_find_part(const struct ktree *t, const struct kv_key *first, uint32_t n)
+{
+    uint32_t node;
+
+    ASSERT(n >= sizeof(uint64_t) && n <= sizeof first->bytes);
+    if (!map_get(&t->by_first_key, short_key(first), &node) ||
+        memcmp(first_key(t, &t->nodes[node])->bytes, first->bytes, n) != 0)
+        return KTREE_NONE;
+    return node;
+}
+
 /* --- growing --- */
 
 enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper, uint32_t *upper)

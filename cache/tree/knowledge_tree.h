@@ -65,6 +65,8 @@ struct ktree_match {
 struct ktree_match ktree_match(const struct ktree *t, const struct kv_key *keys, uint32_t n_keys);
 /* The node whose first block has this key, or KTREE_NONE. */
 uint32_t ktree_find(const struct ktree *t, const struct kv_key *first);
+/* The same; only the first n bytes (8 or more) of the key are known. */
+uint32_t ktree_find_part(const struct ktree *t, const struct kv_key *first, uint32_t n);
 
 /* --- growing --- */
 
