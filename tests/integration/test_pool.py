@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from http_helpers import WAIT_SECONDS, run_tests, tarn_test, wait_until
-from pool_harness import (BLOCK, Instance, Place, Pool, Reference, ask, has_pool, n_found,
-                          need_redis, pool_model, prompt_of, remote)
+from pool_harness import (BLOCK, Instance, Place, Pool, Reference, ask, n_found, need_pool,
+                          pool_model, prompt_of, remote)
 
 N_FOUND = 10 * BLOCK  # of prompt_of()
 KEYS = {"anna": "sk-anna", "bert": "sk-bert"}
@@ -209,11 +209,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     names = parser.parse_args().names
-    need_redis()
-    if not has_pool():
-        tarn_test.skip("this build has no pool")
     with tempfile.TemporaryDirectory(prefix="tarn-pool-test-") as folder:
         MODEL = pool_model(folder)
+        need_pool(MODEL)
         REFERENCE = Reference(MODEL, folder)
         try:
             return run_tests([t for t in TESTS if not names or t.__name__ in names])

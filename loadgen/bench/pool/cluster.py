@@ -89,7 +89,7 @@ class Cluster:
             def start(i: int) -> common.Server:
                 mine = folder / f"instance-{i}"
                 shutil.copytree(cache_dir, mine)
-                publish = ["--kv-events", events[i]] if routing == "precise" else []
+                publish = ["--kv-events-endpoint", events[i]] if routing == "precise" else []
                 return common.Server([common.program("tarn-server"), "--model", str(model),
                                       "--load-format", "dummy", "--port", "0", "--log-level",
                                       "warn", "--cache-dir", str(mine), "--documents-path", "none",
