@@ -490,7 +490,7 @@ static void print_row(FILE *f, const struct option_row *row)
         fprintf(f, "\n%s\n", row->group);
     int n = fprintf(f, "  --%s%s%s%s", row->type == OPTION_BOOL ? "[no-]" : "", row->name,
                     value ? " " : "", value ? value : "");
-    if (n >= HELP_INDENT)
+    if (n > HELP_INDENT - 2) /* two blanks end the name */
         fprintf(f, "\n%*s", HELP_INDENT, "");
     else
         fprintf(f, "%*s", HELP_INDENT - n, "");

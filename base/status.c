@@ -21,6 +21,7 @@ static const struct status_row table[STATUS_COUNT] = {
     [ERR_TIMEOUT] = {"timeout", "a deadline passed", 408, "timeout_error"},
     [ERR_NO_BLOCKS] = {"no_blocks", "no free KV block", 503, "unavailable_error"},
     [ERR_NOMEM] = {"nomem", "out of memory", 503, "unavailable_error"},
+    [ERR_FULL] = {"full", "no room on disk", 507, "insufficient_storage_error"},
     [ERR_IO] = {"io", "an input or output error", 500, "internal_error"},
     [ERR_CORRUPT] = {"corrupt", "stored bytes are damaged", 500, "internal_error"},
     [ERR_INTERNAL] = {"internal", "an internal error", 500, "internal_error"},

@@ -27,6 +27,7 @@ enum status {
     ERR_TIMEOUT,      /* a deadline passed */
     ERR_NO_BLOCKS,    /* the KV pool has no free block: evict, preempt and retry */
     ERR_NOMEM,        /* out of memory */
+    ERR_FULL,         /* a disk is full, or a file has reached its maximum: make room */
     ERR_IO,           /* a system call failed */
     ERR_CORRUPT,      /* stored bytes do not pass their checks */
     ERR_INTERNAL,     /* a bug that did not warrant an abort */

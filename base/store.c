@@ -30,7 +30,7 @@ enum status store_error(const struct store *st, sqlite3 *db, int code, struct bu
         return buf_why(why, ERR_BUSY, "%s: another program has locked the file; end that program",
                        file);
     case SQLITE_FULL:
-        return buf_why(why, ERR_IO,
+        return buf_why(why, ERR_FULL,
                        "%s: the disk is full, or the file has reached its maximum; the change was "
                        "not kept. Make room and try again",
                        file);

@@ -15,7 +15,7 @@
  * Thread  any. A transaction belongs to the thread that began it: reads of this thread go to the
  *         writing connection and see its changes. Other threads' transactions wait.
  * Errors  ERR_BUSY: another process has the file; ERR_CORRUPT: damaged, or not ours;
- *         ERR_UNSUPPORTED: written by a newer version; ERR_IO: also a full disk; ERR_NOMEM; words
+ *         ERR_UNSUPPORTED: written by a newer version; ERR_FULL; ERR_IO; ERR_NOMEM; words
  *         name the file and what to do. A failed change leaves nothing of itself.
  * Units   bytes of UTF-8; columns count from 0. */
 #ifndef TARN_BASE_STORE_H

@@ -143,7 +143,6 @@ static void hash_prompt(struct request *r, const struct engine *e, const struct 
     struct cache_prompt *p = &r->prompt;
 
     kv_chain_init(&p->chain, engine_fingerprint(e), scope, engine_segment_tokens(e));
-    memcpy(&p->salt, p->chain.scope.bytes, sizeof p->salt); /* 0 in the public scope */
     p->n_keys =
         kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, n_public, keys);
     p->keys = keys;

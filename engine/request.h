@@ -43,6 +43,7 @@ struct request {
     int32_t priority;       /* lower is sooner; 0 is usual */
     enum sched_class class; /* stays SCHED_USUAL but for work of the server itself */
     uint64_t tenant;        /* equal for requests of one tenant */
+    uint64_t flow;          /* requests that share the scheduler's turns; 0: the tenant's */
     uint64_t session;       /* equal for requests of one session; 0: none */
     struct sampling sampling;
     struct stopping stopping;

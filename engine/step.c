@@ -99,7 +99,7 @@ static struct sched_request asked_of(const struct engine *e, const struct reques
                                                e->info.max_model_len,
                                   .class = r->class,
                                   .priority = r->priority,
-                                  .tenant = r->tenant,
+                                  .tenant = r->flow ? r->flow : r->tenant,
                                   .session = r->session,
                                   .slo_ttft_s = r->slo_ttft_s,
                                   .slo_tpot_s = r->slo_tpot_s};

@@ -17,6 +17,7 @@
 #define POOL_NAME_MAX 32
 #define INSTANCE_NAME_MAX 63
 #define HOUR_MS 3600000.0
+#define OBJECTIVE_MAX 1000000 /* a priority, either sign */
 #define OPTIONS_OF struct config
 #define DTYPES DTYPE_NAMES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
 
@@ -389,6 +390,57 @@ static enum status check_pool(const struct config *c, struct buf *why)
     return OK;
 }
 
+/* Read the next item NAME=PRIORITY of the list. False: the list ended, or *is_bad: no such item. */
+static bool next_objective(const char **list, const char **name, size_t *n_name, int32_t *priority,
+                           bool *is_bad)
+{
+    size_t len;
+    char *end;
+
+    if (!flag_list_next(list, name, &len))
+        return false;
+    const char *equals = memchr(*name, '=', len);
+    long value = equals ? strtol(equals + 1, &end, 10) : 0;
+    *is_bad = !equals || equals == *name || end == equals + 1 || end != *name + len ||
+              value < -OBJECTIVE_MAX || value > OBJECTIVE_MAX;
+    *n_name = equals ? (size_t)(equals - *name) : 0;
+    *priority = (int32_t)value;
+    return !*is_bad;
+}
+
+bool config_objective(const struct config *c, const char *name, int32_t *priority)
+{
+    const char *list = c->router_objectives, *item;
+    size_t n;
+    bool is_bad = false;
+
+    while (next_objective(&list, &item, &n, priority, &is_bad))
+        if (strlen(name) == n && memcmp(name, item, n) == 0)
+            return true;
+    return false;
+}
+
+static enum status check_routers(const struct config *c, struct buf *why)
+{
+    const char *list = c->router_objectives[0] ? c->router_objectives : NULL, *item;
+    int32_t priority;
+    size_t n;
+    bool is_bad = false;
+
+    while (next_objective(&list, &item, &n, &priority, &is_bad))
+        ;
+    if (is_bad)
+        return buf_why(why, ERR_INVALID,
+                       "--router-objectives: expected names with whole numbers, such as "
+                       "premium=10,batch=-1, got \"%.200s\"",
+                       c->router_objectives);
+    if (c->router_objectives[0] && !c->trust_router_headers)
+        return buf_why(why, ERR_INVALID,
+                       "--router-objectives: needs --trust-router-headers as well: without it "
+                       "the header is not read");
+    return OK;
+}
+
 static enum status check_together(const struct config *c, struct buf *why)
 {
     if (c->kv_segment_tokens % 32 != 0)
@@ -398,7 +450,9 @@ static enum status check_together(const struct config *c, struct buf *why)
         return buf_why(why, ERR_INVALID,
                        "--model: which model? a directory, or org/name from the Hugging Face "
                        "cache");
-    enum status s = check_disk(c, why);
+    enum status s = check_routers(c, why);
+    if (s == OK)
+        s = check_disk(c, why);
     if (s == OK)
         s = check_pool(c, why);
     return s == OK ? check_network(c, why) : s;

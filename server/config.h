@@ -155,6 +155,9 @@ void config_warn_unknown(char **env);
  * has read, the command line and the environment. */
 bool config_wants_json(const struct config *c, int argc, char **argv, char **env);
 
+/* Find the priority of an objective in router_objectives. */
+bool config_objective(const struct config *c, const char *name, int32_t *priority);
+
 /* The known option name nearest to `name`, or NULL when nothing is near. */
 const char *config_nearest(const char *name);
 /* Replace each {some_name} in a message of a lower layer by --some-name. */

@@ -9,6 +9,7 @@
 #include "server/auth/auth.h"
 #include "server/api/documents.h"
 #include "server/api/route.h"
+#include "server/api/router.h"
 #include "server/api/search.h"
 #include "server/api/tally.h"
 
@@ -73,6 +74,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)
         s = tally_create(&srv->tally, route_n(), route_name);
+    if (s == OK)
+        s = router_flows_create(&srv->router_flows);
     if (s != OK)
         server_fini(srv);
     return s;
@@ -87,6 +90,8 @@ void server_fini(struct server *srv)
     srv->auth = NULL;
     tally_destroy(srv->tally);
     srv->tally = NULL;
+    router_flows_destroy(srv->router_flows);
+    srv->router_flows = NULL;
     span_marks_destroy(srv->span_marks);
     srv->span_marks = NULL;
     srv->model_names = NULL;

@@ -23,6 +23,7 @@ struct http_server;
 struct library;
 struct preambles;
 struct publisher;
+struct router_flows;
 struct tally;
 
 struct server {
@@ -40,7 +41,8 @@ struct server {
     struct library *library;     /* documents; NULL: off. Borrowed: set by main */
     struct publisher *kv_events; /* NULL: none. Borrowed: set by main */
     struct auth *auth;
-    struct tally *tally; /* counters of the HTTP side */
+    struct tally *tally;               /* counters of the HTTP side */
+    struct router_flows *router_flows; /* locks itself */
     int64_t created_s;
     uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];

@@ -60,6 +60,7 @@ static const char *words_of(const char *error)
         {"MOVED", "a Redis cluster is not supported"},
         {"CROSSSLOT", "a Redis cluster is not supported"},
         {"CLUSTERDOWN", "a Redis cluster is not supported"},
+        {"ERR max number of clients", "Redis has too many clients (maxclients)"},
         {"ERR unknown command", "Redis 6.2 or newer is needed"},
         {"ERR syntax error", "Redis 6.2 or newer is needed"},
     };
@@ -126,6 +127,10 @@ static void probed(void *arg, const struct redis_view *reply, uint32_t what)
     directory_answered(arg, reply, what);
     if (!reply || reply->kind == REDIS_ERROR)
         return;
+    if (reply->kind != REDIS_LIST) {
+        redis_link_end(d->link, REDIS_TYPE_WORDS);
+        return;
+    }
     enter(d, STATE_UP);
     d->why = NULL;
     d->stats.n_connects++;

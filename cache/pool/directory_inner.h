@@ -85,6 +85,8 @@ struct redis_view redis_link_at(const struct redis_view *list, size_t i);
 #define REDIS_ELEMENTS_MAX 2048u
 #define REDIS_TEXT_MAX (RECORD_BYTES_MAX + 64u)
 
+#define REDIS_TYPE_WORDS "Redis sent a reply of another type than was asked for"
+
 struct redis_link_hooks {
     void (*connected)(void *arg);
     /* The connection ended; all its commands were answered with NULL before. why is static. */

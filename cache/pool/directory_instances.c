@@ -19,7 +19,7 @@ static void key_of(const struct directory *d, char out[KEY_BYTES_MAX], const cha
 
 static void unexpected(struct directory *d)
 {
-    redis_link_end(d->link, "Redis sent a reply of another type than was asked for");
+    redis_link_end(d->link, REDIS_TYPE_WORDS);
 }
 
 /* --- writing --- */

@@ -213,7 +213,7 @@ static void look_answered(void *arg, const struct redis_view *reply, uint32_t wh
         read_holders(d, l, index, reply);
     } else if (reply->kind != REDIS_ERROR) {
         l->is_broken = true;
-        redis_link_end(d->link, "Redis sent a reply of another type than was asked for");
+        redis_link_end(d->link, REDIS_TYPE_WORDS);
     } else if (strncmp(reply->text, "WRONGTYPE", 9) != 0) { /* other data: nobody holds it */
         l->is_broken = true;
         directory_refused(d, reply);

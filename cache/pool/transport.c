@@ -46,22 +46,27 @@ static struct transport *create(const struct transport_config *config)
     return t;
 }
 
+static enum status open_kind(struct transport *t, const char *kind, const char *where,
+                             struct buf *why)
+{
+    struct sockaddr_storage a;
+    socklen_t n;
+    enum status s = choose(&t->ops, kind, why);
+
+    if (s == OK)
+        s = transport_parse(&a, &n, where, t->ops->family, true, why);
+    return s == OK ? t->ops->open(t, (const struct sockaddr *)&a, n, why) : s;
+}
+
 enum status transport_open(struct transport **out, const struct transport_config *config,
                            struct buf *why)
 {
-    struct sockaddr_storage listen;
-    socklen_t n_listen;
+    struct transport *t = create(config);
 
     *out = NULL;
-    enum status s = transport_parse(&listen, &n_listen, config->listen, true, why);
-    if (s != OK)
-        return s;
-    struct transport *t = create(config);
     if (!t)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    s = choose(&t->ops, config->kind, why);
-    if (s == OK)
-        s = t->ops->open(t, (const struct sockaddr *)&listen, n_listen, why);
+    enum status s = open_kind(t, config->kind, config->listen, why);
     if (s != OK) {
         free(t);
         return s;
@@ -178,7 +183,7 @@ enum status transport_connect(struct transport *t, const char *address, uint32_t
         return ERR_INVALID;
     if ((size_t)(rest - address) != n_kind || memcmp(address, t->ops->name, n_kind) != 0)
         return ERR_UNSUPPORTED;
-    enum status s = transport_parse(&to, &n_to, rest + 3, false, NULL);
+    enum status s = transport_parse(&to, &n_to, rest + 3, t->ops->family, false, NULL);
     return s == OK ? t->ops->connect(t, (const struct sockaddr *)&to, n_to, conn) : s;
 }
 

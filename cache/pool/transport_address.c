@@ -50,9 +50,9 @@ static enum status check_port(const char *port, const char *text, struct buf *wh
 }
 
 static enum status resolve(struct sockaddr_storage *out, socklen_t *n, const char *host,
-                           const char *port, bool may_resolve, struct buf *why)
+                           const char *port, int family, bool may_resolve, struct buf *why)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+    struct addrinfo hints = {.ai_family = family,
                              .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_NUMERICSERV | (may_resolve ? 0 : AI_NUMERICHOST)};
     struct addrinfo *list = NULL;
@@ -68,7 +68,7 @@ static enum status resolve(struct sockaddr_storage *out, socklen_t *n, const cha
 }
 
 enum status transport_parse(struct sockaddr_storage *out, socklen_t *n, const char *text,
-                            bool may_resolve, struct buf *why)
+                            int family, bool may_resolve, struct buf *why)
 {
     char host[HOST_MAX];
     const char *port = NULL;
@@ -76,7 +76,7 @@ enum status transport_parse(struct sockaddr_storage *out, socklen_t *n, const ch
 
     if (s == OK)
         s = check_port(port, text, why);
-    return s == OK ? resolve(out, n, host, port, may_resolve, why) : s;
+    return s == OK ? resolve(out, n, host, port, family, may_resolve, why) : s;
 }
 
 static bool is_wildcard(const struct sockaddr_storage *a)
@@ -146,7 +146,7 @@ enum status transport_announce(char *out, size_t n_out, const char *kind,
     enum status s = OK;
 
     if (announce_host)
-        s = resolve(&a, &n, announce_host, "0", true, why);
+        s = resolve(&a, &n, announce_host, "0", AF_UNSPEC, true, why);
     else if (is_wildcard(bound))
         own_address(&a, bound->ss_family);
     if (s != OK)

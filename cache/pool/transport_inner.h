@@ -22,6 +22,7 @@ struct transport_note {
 
 struct transport_ops {
     const char *name;
+    int family; /* of addresses: AF_INET, or AF_UNSPEC for IPv6 too */
     NODISCARD enum status (*open)(struct transport *t, const struct sockaddr *listen,
                                   socklen_t n_listen, struct buf *why);
     void (*close)(struct transport *t);
@@ -77,7 +78,7 @@ uint64_t transport_sum(const struct iovec *pieces, uint32_t n);
 
 /* "HOST:PORT" or "[IPV6]:PORT". Names are resolved if may_resolve, which may wait. */
 NODISCARD enum status transport_parse(struct sockaddr_storage *out, socklen_t *n, const char *text,
-                                      bool may_resolve, struct buf *why);
+                                      int family, bool may_resolve, struct buf *why);
 /* Write "KIND://HOST:PORT" for peers: the host is announce_host, else the host of *bound, else, for
  * a wildcard, an address of this machine. */
 NODISCARD enum status transport_announce(char *out, size_t n_out, const char *kind,

@@ -720,6 +720,7 @@ static enum status tcp_open(struct transport *t, const struct sockaddr *listen, 
 
 const struct transport_ops transport_tcp_ops = {
     .name = "tcp",
+    .family = AF_UNSPEC,
     .open = tcp_open,
     .close = tcp_close,
     .fd = tcp_fd,

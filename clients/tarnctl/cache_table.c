@@ -170,6 +170,30 @@ static void print_disk(FILE *f, const struct json *root)
     print_trouble(f, disk);
 }
 
+/* Print the pool of instances, if the server belongs to one. */
+static void print_pool(FILE *f, const struct json *root)
+{
+    const struct json *pool = js_get(root, "pool");
+    char name[TABLE_CELL_BYTES], transport[TABLE_CELL_BYTES], in[TABLE_CELL_BYTES],
+        out[TABLE_CELL_BYTES];
+
+    if (!js_is(pool, JS_OBJECT))
+        return;
+    snprintf(name, sizeof name, "%s", table_text_of(pool, "name"));
+    table_clean(name);
+    snprintf(transport, sizeof transport, "%s", table_text_of(pool, "transport"));
+    table_clean(transport);
+    write_size(in, sizeof in, pool, "pulled_bytes");
+    write_size(out, sizeof out, pool, "lent_bytes");
+    fprintf(f,
+            "pool %s: %lld instances, %lld connected, %s; %lld lookups, %lld found, %s read, %s "
+            "sent\n",
+            name, table_count_of(pool, "instances"), table_count_of(pool, "peers"), transport,
+            table_count_of(pool, "lookups"), table_count_of(pool, "found"), in, out);
+    if (!table_is_yes(pool, "directory_up"))
+        fputs("POOL: the directory does not answer now\n", f);
+}
+
 /* Print leaked blocks, if there are any, which would be a bug of the server. */
 static void print_leaks(FILE *f, const struct json *tiers)
 {
@@ -250,6 +274,7 @@ enum status cache_table_print(FILE *f, const char *json, size_t len)
         print_counts(f, root);
         print_swaps(f, root);
         print_disk(f, root);
+        print_pool(f, root);
         print_leaks(f, js_get(root, "tiers"));
         print_spans(f, t, root);
     }

@@ -15,7 +15,9 @@ struct server;
 struct http_exchange;
 
 void api_chat(struct server *srv, struct http_exchange *x);
+void api_chat_render(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
+void api_completions_render(struct server *srv, struct http_exchange *x);
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);
 void api_model(struct server *srv, struct http_exchange *x); /* /v1/models/{id} */

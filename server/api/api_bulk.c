@@ -214,8 +214,9 @@ static bool next_line(struct import *m, const char **text, size_t *len)
     return false;
 }
 
-static void fail(struct import *m, struct item *item, enum status s, const struct buf *why)
+static void fail(struct import *m, struct item *item, enum status s, struct buf *why)
 {
+    library_name_bound(s, why);
     item->is_bad = true;
     say_error(m, item->line, item->d.id, s, why->len ? buf_str(why) : status_words(s));
 }

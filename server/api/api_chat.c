@@ -1,4 +1,4 @@
-/* api_chat.c - POST /v1/chat/completions. */
+/* api_chat.c - POST /v1/chat/completions and /v1/chat/completions/render. */
 #include <stdlib.h>
 
 #include "server/api/api.h"
@@ -25,4 +25,9 @@ static enum status read_call(struct call *call, const struct json *body, struct 
 void api_chat(struct server *srv, struct http_exchange *x)
 {
     call_serve(srv, x, PARAMS_CHAT, read_call);
+}
+
+void api_chat_render(struct server *srv, struct http_exchange *x)
+{
+    call_render(srv, x, PARAMS_CHAT, read_call);
 }

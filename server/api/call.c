@@ -18,6 +18,8 @@
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
 #include "server/api/lookup.h"
+#include "server/api/render.h"
+#include "server/api/router.h"
 #include "server/api/speculation.h"
 #include "server/server.h"
 #include "server/api/tally.h"
@@ -457,6 +459,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
         snprintf(r->id, sizeof r->id, "%.55s-%u", call->http_id, call->n_choices);
     r->priority = call->params.priority;
     r->tenant = call->account->tenant_id;
+    r->flow = call->params.flow;
+    r->prompt.salt = call->params.salt;
     if (call->params.session)
         r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
@@ -602,12 +606,31 @@ static bool refuse_too_many(const struct call *call, struct http_exchange *x)
     return words[0] != '\0';
 }
 
+static void reply_rendered(const struct call *call, struct http_exchange *x)
+{
+    struct buf body;
+
+    buf_init(&body, ANSWER_BYTES_MAX);
+    enum status s = render_write(call, &body);
+    if (s == OK)
+        http_reply(x, 200, "application/json", &body);
+    else
+        error_reply(x, s, NULL, "the answer does not fit into memory");
+    buf_fini(&body);
+}
+
 /* Params and prompts are final: have the engine answer them, or answer with an error. */
 static void submit(struct call *call, struct http_exchange *x)
 {
     struct buf why;
 
-    if (refuse_too_many(call, x) || refuse_too_long(call, x) || refuse_caller(call, x))
+    if (refuse_too_many(call, x) || refuse_too_long(call, x))
+        return;
+    if (call->renders) { /* no tokens of the caller's limit */
+        reply_rendered(call, x);
+        return;
+    }
+    if (refuse_caller(call, x))
         return;
     buf_init(&why, BUF_WHY_MAX);
     log_prompts(call);
@@ -659,8 +682,8 @@ static void call_start(struct call *call, struct http_exchange *x)
     }
 }
 
-void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
-                enum status (*read)(struct call *call, const struct json *body, struct buf *why))
+static void serve(struct server *srv, struct http_exchange *x, enum params_kind kind, bool renders,
+                  call_read_fn *read)
 {
     struct json *body = body_read(x);
     struct call *call = body ? call_create(srv, x, kind) : NULL;
@@ -669,9 +692,11 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
     if (!body)
         return; /* body_read() has answered */
     buf_init(&why, BUF_WHY_MAX);
+    if (call)
+        call->renders = renders;
     enum status s = call ? read(call, body, &why) : ERR_NOMEM;
     if (s == OK)
-        s = estimates_read_headers(&call->params, x, &why);
+        s = router_read_headers(&call->params, srv, call->account, x, &why);
     if (call)
         unknown_fields_report(&call->params.unknown, &srv->unknown_log, x);
     if (s == OK) {
@@ -682,4 +707,16 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
     }
     js_unref(body);
     buf_fini(&why);
+}
+
+void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+                call_read_fn *read)
+{
+    serve(srv, x, kind, false, read);
+}
+
+void call_render(struct server *srv, struct http_exchange *x, enum params_kind kind,
+                 call_read_fn *read)
+{
+    serve(srv, x, kind, true, read);
 }

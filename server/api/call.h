@@ -8,7 +8,8 @@
  *                   Meanwhile the connection is suspended. At the deadline
  *                   (server.wait_timeout_ns) the call answers 503. If the client leaves, the call
  *                   ends, and nothing is submitted
- *   CALL_SUBMITTED  the engine has the requests; answers are written as tokens come
+ *   CALL_SUBMITTED  the engine has the requests; answers are written as tokens come. A call that
+ *                   renders answers instead, and is over
  *
  * Owns    its prompts, choices and parameters; freed when the exchange closes.
  * Thread  the thread that has the exchange; gone() of http.h only sets flags.
@@ -51,6 +52,7 @@ struct call {
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
     uint64_t wait_until_ns;
     enum params_kind kind;
+    bool renders; /* answers its prompts instead of submitting them: render.h */
     struct params params;
     char id[CALL_ID_BYTES];
     const char *http_id; /* the exchange's */
@@ -68,8 +70,12 @@ struct call {
  * wait where read() called call_wait_for(), submit, and write the answer; or answer with the error.
  * The body is valid during read(); strings of params point into it, so a wait that read() begins
  * holds a reference to the body. */
+typedef enum status call_read_fn(struct call *call, const struct json *body, struct buf *why);
 void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
-                enum status (*read)(struct call *call, const struct json *body, struct buf *why));
+                call_read_fn *read);
+/* The same up to submitting: answer what the prompts are. */
+void call_render(struct server *srv, struct http_exchange *x, enum params_kind kind,
+                 call_read_fn *read);
 
 /* From read() only: submit when w is over, with what w->resumed() makes of the prompts. Takes over
  * the reference. */

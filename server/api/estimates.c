@@ -4,40 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "server/api/params.h"
 #include "server/http/http.h"
 #include "server/server.h"
 
 #define RETRY_S_MAX 600.0
-
-/* Read a number of milliseconds from the first of the headers that the request has. */
-static enum status read_ms(const struct http_exchange *x, const char *name, const char *old_name,
-                           double *ms, struct buf *why)
-{
-    const char *text = http_header(x, name);
-    char *end;
-
-    if (!text) {
-        name = old_name;
-        text = http_header(x, name);
-    }
-    if (!text)
-        return OK;
-    double v = strtod(text, &end);
-    if (end == text || *end != '\0' || !(v >= 0 && v <= SLO_MS_MAX))
-        return buf_why(why, ERR_INVALID,
-                       "header %s: expected milliseconds from 0 (no target) to %.0f, got \"%.40s\"",
-                       name, SLO_MS_MAX, text);
-    *ms = v;
-    return OK;
-}
-
-enum status estimates_read_headers(struct params *p, const struct http_exchange *x, struct buf *why)
-{
-    enum status s = read_ms(x, "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", &p->slo_ttft_ms, why);
-
-    return s == OK ? read_ms(x, "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms", &p->slo_tpot_ms, why) : s;
-}
 
 static void add_ms(struct http_exchange *x, const char *name, uint64_t us)
 {

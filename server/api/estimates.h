@@ -1,13 +1,12 @@
 /* estimates.h - predictions in answers, and the targets (SLO) of requests.
  *
- * Targets. A request asks for its first token, or for the mean gap between tokens, within a time:
- * by the headers x-llm-d-slo-ttft-ms and x-llm-d-slo-tpot-ms (or x-slo-*, their older names), else
- * by the fields slo_ttft_ms and slo_tpot_ms of the body, else by the server's options. A router
- * sets the headers, so they win.
+ * A request asks for its first token, or for the mean gap between tokens, within a time: by the
+ * headers of a trusted router (router.h), else by the fields slo_ttft_ms and slo_tpot_ms of the
+ * body, else by the server's options.
  *
  * Owns    nothing.
  * Thread  HTTP threads.
- * Errors  ERR_INVALID with words that name the header.
+ * Errors  none.
  * Units   milliseconds where a name ends in _ms; Retry-After is in seconds. */
 #ifndef TARN_SERVER_API_ESTIMATES_H
 #define TARN_SERVER_API_ESTIMATES_H
@@ -17,16 +16,12 @@
 #include "base/buf.h"
 
 struct http_exchange;
-struct params;
 struct request;
 struct server;
 
 /* Largest target: one hour. */
 #define SLO_MS_MAX 3600000.0
 
-/* Overwrite the targets of p by those of the headers. */
-NODISCARD enum status estimates_read_headers(struct params *p, const struct http_exchange *x,
-                                             struct buf *why);
 /* Add the headers x-tarn-estimated-ttft-ms (of the earliest first token) and
  * x-tarn-estimated-e2e-ms (of the latest end) of an answer's requests. Adds none before all of them
  * are predicted. */

@@ -33,8 +33,15 @@ bool library_call_begin(struct library_call *c, struct server *srv, struct http_
     return s == OK;
 }
 
+void library_name_bound(enum status s, struct buf *why)
+{
+    if (s == ERR_FULL && buf_puts(why, " (the maximum of the file is --documents-bytes)") != OK)
+        return; /* the words are full without it */
+}
+
 void library_call_reply(struct library_call *c, enum status s)
 {
+    library_name_bound(s, &c->why);
     if (s == OK)
         s = c->w.status;
     if (s == OK)

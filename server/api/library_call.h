@@ -30,6 +30,8 @@ struct library_call {
  * error was answered. Call library_call_end() in both cases. */
 bool library_call_begin(struct library_call *c, struct server *srv, struct http_exchange *x,
                         const char *prefix);
+/* Name the flag that bounds the documents in the words of ERR_FULL. */
+void library_name_bound(enum status s, struct buf *why);
 /* Answer: with the written JSON if s is OK, else with the error in c->why. Once at most. */
 void library_call_reply(struct library_call *c, enum status s);
 void library_call_end(struct library_call *c);

@@ -329,8 +329,9 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
         s = search_read(&l->search, body, l->kind == PARAMS_CHAT, &call->params.unknown, why);
     if (l->srv->config->retrieval_stage_ms > 0)
         l->search.n_stages_min = SEARCH_N_STAGES;
-    if (s == OK && l->searches &&
-        (s = speculation_create(&l->speculation, l->srv, l->account, &l->scope)) != OK)
+    if (s == OK && l->searches && !call->renders &&
+        (s = speculation_create(&l->speculation, l->srv, l->account, &l->scope,
+                                call->params.salt)) != OK)
         buf_why(why, s, "out of memory");
     if (s == OK)
         call_wait_for(call, &l->wait);

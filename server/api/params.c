@@ -9,9 +9,10 @@
 #include "base/hash.h"
 #include "server/api/estimates.h"
 #include "server/api/retention.h"
+#include "server/events/publisher.h"
 #include "server/server.h"
 
-#define CACHE_SALT_BYTES_MAX 1024
+#define CACHE_SALT_BYTES_MAX (PUBLISHER_SALT_BYTES - 1)
 
 /* --- known and refused fields --- */
 
@@ -510,7 +511,8 @@ static enum status parse_stream(struct params *p, const struct json *body, struc
     return s;
 }
 
-static enum status parse_salt(struct params *p, const struct json *body, struct buf *why)
+static enum status parse_salt(struct params *p, const struct server *srv, const struct json *body,
+                              struct buf *why)
 {
     const char *salt = NULL;
     size_t len = 0;
@@ -522,6 +524,8 @@ static enum status parse_salt(struct params *p, const struct json *body, struct 
         return buf_why(why, ERR_INVALID, "cache_salt: expected 1 to %d bytes, got %zu",
                        CACHE_SALT_BYTES_MAX, len);
     hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
+    memcpy(&p->salt, p->scope.bytes, sizeof p->salt);
+    publisher_note_salt(srv->kv_events, p->salt, salt, len);
     return OK;
 }
 
@@ -628,7 +632,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     if (s == OK)
         s = parse_stream(p, body, why);
     if (s == OK)
-        s = parse_salt(p, body, why);
+        s = parse_salt(p, srv, body, why);
     if (s == OK)
         s = parse_session(p, body, why);
     if (s == OK)

@@ -42,6 +42,7 @@ struct params {
     const char *model;     /* the served name that the client gave; the server's string */
     struct kv_scope scope; /* hash of cache_salt, all zero without one; call_serve() replaces it by
                               the tenant's scope, narrowed by this hash */
+    uint64_t salt;         /* of cache_salt for KV events; 0: none */
     uint32_t cache_ttl_s;  /* time to keep the whole prompt's KV after the request's end, by all
                               fields of retention.h; 0: not set */
     const char *session;   /* [session_len] session_id; NULL: not set */
@@ -50,6 +51,7 @@ struct params {
     uint32_t best_of; /* answers to generate, at least n; the n with the best mean logprob per
                          token are returned */
     int32_t priority;
+    uint64_t flow;                   /* of router_read_headers(); 0: none */
     double slo_ttft_ms, slo_tpot_ms; /* targets; 0: none */
     bool stream;
     bool include_usage;

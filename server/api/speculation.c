@@ -25,6 +25,7 @@ struct speculation {
     const struct server *srv;
     uint64_t tenant;
     struct kv_scope scope;
+    uint64_t salt;
     struct trial *trials[N_TRIALS_MAX]; /* [n]; all but the last one are replaced */
     uint32_t n;
     bool is_current; /* the last one is for the present prompt */
@@ -67,6 +68,7 @@ static enum status create_request(const struct speculation *s, const struct prom
     snprintf((*out)->id, sizeof(*out)->id, "speculative");
     (*out)->class = SCHED_SPECULATIVE;
     (*out)->tenant = s->tenant;
+    (*out)->prompt.salt = s->salt;
     (*out)->wake = on_end;
     (*out)->wake_at_end = true;
     return OK;
@@ -134,7 +136,7 @@ static void cancel(struct speculation *s, enum tally_count why)
 /* --- the interface --- */
 
 enum status speculation_create(struct speculation **out, const struct server *srv,
-                               struct account *account, const struct kv_scope *scope)
+                               struct account *account, const struct kv_scope *scope, uint64_t salt)
 {
     *out = NULL;
     if (strcmp(srv->config->speculative_prefill, "off") == 0)
@@ -145,6 +147,7 @@ enum status speculation_create(struct speculation **out, const struct server *sr
     (*out)->srv = srv;
     (*out)->tenant = account->tenant_id;
     (*out)->scope = *scope;
+    (*out)->salt = salt;
     return OK;
 }
 

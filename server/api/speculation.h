@@ -25,10 +25,11 @@ struct prompt;
 struct server;
 struct speculation;
 
-/* For one call of this account; scope: of the call's KV, copied. ERR_NOMEM. NULL is fine for all
+/* For one call of this account; scope, salt: of the call's KV, copied. ERR_NOMEM. NULL is fine for all
  * functions below: nothing is speculated. */
 NODISCARD enum status speculation_create(struct speculation **out, const struct server *srv,
-                                         struct account *account, const struct kv_scope *scope);
+                                         struct account *account, const struct kv_scope *scope,
+                                         uint64_t salt);
 /* The provisional prompt is p now. Does nothing if it is the one being prefilled. */
 void speculation_update(struct speculation *s, const struct prompt *p);
 /* The search has ended with the prompt `final` (NULL: it failed). A prefill of another prompt is

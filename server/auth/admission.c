@@ -58,6 +58,7 @@ static void refuse_later(struct http_exchange *x, const char *what, uint64_t n, 
     enum status s = error_write(&body, ERR_BUSY, "rate_limit_exceeded", words);
     http_set_error(x, "rate_limit_exceeded");
     add_number(x, "Retry-After", wait_s);
+    http_add_header(x, "x-llm-d-request-dropped-reason", "rejected-rate-limited");
     http_reply(x, 429, "application/json", s == OK ? &body : NULL);
     buf_fini(&body);
 }

@@ -166,6 +166,11 @@ uint64_t account_session(const struct account *a, const char *name, size_t len)
     return make_id(&a->scope, "s", name, len);
 }
 
+uint64_t account_flow(const struct account *a, const char *name, size_t len)
+{
+    return make_id(&a->scope, "f", name, len);
+}
+
 /* --- the set of keys --- */
 
 static void ring_fini(struct ring *ring)

@@ -100,6 +100,8 @@ void account_scope(const struct account *a, const struct kv_scope *salt, struct 
 /* The scheduler's number for a session; never 0. Sessions of the same name but of different tenants
  * have different numbers, and the secret in the hash prevents constructing a collision. */
 uint64_t account_session(const struct account *a, const char *name, size_t len);
+/* The same for a flow that a router names. */
+uint64_t account_flow(const struct account *a, const char *name, size_t len);
 
 /* For /metrics. */
 void auth_each_tenant(struct auth *auth, void (*f)(void *arg, const struct tenant *t), void *arg);

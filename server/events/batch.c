@@ -9,7 +9,6 @@
 #define BATCH_BYTES_MAX (256u << 20)
 /* Of one event, so that a consumer's decoder needs no huge arrays. */
 #define N_BLOCKS_MAX 1024u
-#define SALT_HEX_BYTES 17
 
 enum event_kind { EVENT_STORED, EVENT_REMOVED, EVENT_CLEARED };
 
@@ -20,9 +19,10 @@ struct event {
     uint32_t n;      /* blocks */
 };
 
-void batch_init(struct batch *b, uint32_t n_tokens)
+void batch_init(struct batch *b, uint32_t n_tokens,
+                bool (*find_salt)(void *arg, uint64_t salt, char *out), void *arg)
 {
-    *b = (struct batch){.n_tokens = n_tokens};
+    *b = (struct batch){.n_tokens = n_tokens, .find_salt = find_salt, .arg = arg};
     buf_init(&b->events, BATCH_BYTES_MAX);
     buf_init(&b->hashes, BATCH_BYTES_MAX);
     buf_init(&b->ids, BATCH_BYTES_MAX);
@@ -170,9 +170,9 @@ static void pack_group(msgpack_packer *p)
     msgpack_pack_int(p, 0);
 }
 
-static void pack_extra_keys(msgpack_packer *p, struct cursor *c, uint32_t n)
+static void pack_extra_keys(const struct batch *b, msgpack_packer *p, struct cursor *c, uint32_t n)
 {
-    char hex[SALT_HEX_BYTES];
+    char words[BATCH_SALT_BYTES];
 
     pack_text(p, "extra_keys");
     msgpack_pack_array(p, n);
@@ -182,9 +182,10 @@ static void pack_extra_keys(msgpack_packer *p, struct cursor *c, uint32_t n)
             msgpack_pack_nil(p);
             continue;
         }
-        snprintf(hex, sizeof hex, "%016" PRIx64, salt);
+        if (!b->find_salt || !b->find_salt(b->arg, salt, words))
+            snprintf(words, sizeof words, "%016" PRIx64, salt);
         msgpack_pack_array(p, 1);
-        pack_text(p, hex);
+        pack_text(p, words);
     }
 }
 
@@ -206,8 +207,8 @@ static void pack_ids(msgpack_packer *p, struct cursor *c, uint32_t n)
     }
 }
 
-static void pack_stored(msgpack_packer *p, const struct event *e, struct cursor *c,
-                        uint32_t n_tokens)
+static void pack_stored(const struct batch *b, msgpack_packer *p, const struct event *e,
+                        struct cursor *c)
 {
     msgpack_pack_map(p, 11);
     pack_text(p, "type");
@@ -218,23 +219,23 @@ static void pack_stored(msgpack_packer *p, const struct event *e, struct cursor 
         msgpack_pack_uint64(p, e->parent);
     else
         msgpack_pack_nil(p);
-    pack_ids(p, c, e->n * n_tokens);
+    pack_ids(p, c, e->n * b->n_tokens);
     pack_text(p, "block_size");
-    msgpack_pack_uint32(p, n_tokens);
+    msgpack_pack_uint32(p, b->n_tokens);
     pack_nil(p, "lora_id");
     pack_medium(p, e->tier);
     pack_nil(p, "lora_name");
-    pack_extra_keys(p, c, e->n);
+    pack_extra_keys(b, p, c, e->n);
     pack_group(p);
     pack_text(p, "kv_cache_spec_kind");
     pack_text(p, "full_attention");
 }
 
-static void pack_event(msgpack_packer *p, const struct event *e, struct cursor *c,
-                       uint32_t n_tokens)
+static void pack_event(const struct batch *b, msgpack_packer *p, const struct event *e,
+                       struct cursor *c)
 {
     switch (e->kind) {
-    case EVENT_STORED: pack_stored(p, e, c, n_tokens); return;
+    case EVENT_STORED: pack_stored(b, p, e, c); return;
     case EVENT_REMOVED:
         msgpack_pack_map(p, 4);
         pack_text(p, "type");
@@ -263,7 +264,7 @@ enum status batch_pack(struct batch *b, double seconds)
     msgpack_pack_double(&p, seconds);
     msgpack_pack_array(&p, n);
     for (size_t i = 0; i < n && b->status == OK; i++)
-        pack_event(&p, (const struct event *)(const void *)b->events.data + i, &c, b->n_tokens);
+        pack_event(b, &p, (const struct event *)(const void *)b->events.data + i, &c);
     msgpack_pack_int(&p, 0);
     enum status s = b->status;
     b->status = OK;

@@ -7,9 +7,9 @@
  * it lies somewhere in the instance. Tokens behind the last whole block are not reported.
  *
  * The hash of a block is 62 bits of a BLAKE2b over the hash of the block before it, its ids, and
- * its salt. Prompts with the same ids in the same scope have the same hashes, however their spans
- * were cut. Copies are counted, so that a block is reported once for a tier when its first copy
- * comes and once when its last copy goes.
+ * its salt. Prompts with the same ids and the same cache_salt have the same hashes, however their
+ * spans were cut and whichever tenants sent them. Copies are counted, so that a block is reported
+ * once for a tier when its first copy comes and once when its last copy goes.
  *
  * Owns    the list of the cache's blocks with their ids: blocks_destroy().
  * Thread  one at a time.

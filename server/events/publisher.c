@@ -22,10 +22,16 @@
 #define HIGH_WATER_MARK 10000
 /* A batch ends here. */
 #define BATCH_BLOCKS 2048u
+#define N_SALTS 1021u
 
 struct kept {
     char *data;
     size_t n;
+};
+
+struct salt {
+    uint64_t number;
+    char *words;
 };
 
 struct publisher {
@@ -35,6 +41,8 @@ struct publisher {
     pthread_t thread;
     bool runs;
     atomic_bool stops;
+    pthread_mutex_t lock; /* of salts */
+    struct salt *salts;   /* [N_SALTS], each at its number modulo that */
     /* The thread's. */
     char *topic;
     struct blocks *blocks;
@@ -48,6 +56,34 @@ struct publisher {
     /* Written by the thread, read by any. */
     _Atomic uint64_t n_batches, n_blocks, n_skipped, n_replays, n_repeats;
 };
+
+/* --- salts --- */
+
+void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len)
+{
+    if (!p || len >= PUBLISHER_SALT_BYTES)
+        return;
+    pthread_mutex_lock(&p->lock);
+    struct salt *s = &p->salts[salt % N_SALTS];
+    if (s->number != salt || !s->words) {
+        free(s->words);
+        *s = (struct salt){salt, strndup(words, len)};
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static bool find_salt(void *arg, uint64_t salt, char *out)
+{
+    struct publisher *p = arg;
+
+    pthread_mutex_lock(&p->lock);
+    const struct salt *s = &p->salts[salt % N_SALTS];
+    bool found = s->number == salt && s->words;
+    if (found)
+        memcpy(out, s->words, strlen(s->words) + 1);
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}
 
 /* --- batches --- */
 
@@ -317,9 +353,12 @@ enum status publisher_create(struct publisher **out, const struct publisher_conf
     p->config.n_queued_max = c->n_queued_max ? c->n_queued_max : N_QUEUED_MAX;
     p->config.n_kept_max = c->n_kept_max ? c->n_kept_max : N_KEPT_MAX;
     p->wants_repeat = true; /* a router may still know what an earlier process held */
-    batch_init(&p->batch, c->block_tokens);
+    pthread_mutex_init(&p->lock, NULL);
+    batch_init(&p->batch, c->block_tokens, find_salt, p);
     p->kept = calloc(p->config.n_kept_max, sizeof *p->kept);
-    enum status s = p->kept ? blocks_create(&p->blocks, c->block_tokens, &sink) : ERR_NOMEM;
+    p->salts = calloc(N_SALTS, sizeof *p->salts);
+    enum status s =
+        p->kept && p->salts ? blocks_create(&p->blocks, c->block_tokens, &sink) : ERR_NOMEM;
     if (s == OK)
         s = cache_events_create(&p->queue, p->config.n_queued_max, true);
     if (s != OK)
@@ -370,6 +409,10 @@ void publisher_destroy(struct publisher *p)
     while (p->n_kept > 0)
         drop_oldest(p);
     free(p->kept);
+    for (uint32_t i = 0; p->salts && i < N_SALTS; i++)
+        free(p->salts[i].words);
+    free(p->salts);
+    pthread_mutex_destroy(&p->lock);
     free(p->topic);
     batch_fini(&p->batch);
     blocks_destroy(p->blocks);

@@ -16,7 +16,7 @@
  * ONLY module that includes ZeroMQ.
  *
  * Owns    the queue of cache events, sockets, a thread: publisher_destroy(), after the engine.
- * Thread  create, start, destroy: main. publisher_stats(): any.
+ * Thread  create, start, destroy: main. publisher_stats(), publisher_note_salt(): any.
  * Errors  publisher_create(): ERR_UNSUPPORTED when Tarn was built without ZeroMQ or msgpack-c;
  *         ERR_INVALID for an endpoint that cannot be used; ERR_NOMEM.
  * Units   tokens, milliseconds. */
@@ -37,6 +37,9 @@ struct publisher_config {
     uint32_t n_kept_max;         /* batches kept for replay; 0: 10000 */
 };
 
+/* Longest cache_salt, NUL included. */
+#define PUBLISHER_SALT_BYTES 1025
+
 /* Counts since the start, but n_blocks. */
 struct publisher_stats {
     uint64_t n_batches;
@@ -49,6 +52,10 @@ NODISCARD enum status publisher_create(struct publisher **out, const struct publ
                                        struct buf *why);
 /* The queue for the cache. */
 struct cache_events *publisher_queue(const struct publisher *p);
+/* Blocks with this salt (cache_event.salt) are published with these words as their extra key, as
+ * routers expect it. About 1000 salts are remembered; for others the extra key is the number in
+ * hex. p may be NULL. Any thread. */
+void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len);
 NODISCARD enum status publisher_start(struct publisher *p, const char *topic, struct buf *why);
 void publisher_destroy(struct publisher *p); /* NULL is fine */
 void publisher_stats(const struct publisher *p, struct publisher_stats *out);

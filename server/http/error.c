@@ -58,6 +58,16 @@ static uint32_t retry_s_of(int http)
     return http == 429 ? 1 : http == 503 ? 5 : 0;
 }
 
+/* What an llm-d router calls the reason of a refusal, and passes on to the client. */
+static const char *dropped_reason(int http, const char *code)
+{
+    if (code && strcmp(code, "draining") == 0)
+        return "rejected-shutting-down";
+    if (code && strcmp(code, "slo_unattainable") == 0)
+        return "rejected-slo-unattainable";
+    return http == 429 ? "rejected-saturated" : "rejected-unavailable";
+}
+
 static void reply(struct http_exchange *x, int http, enum status s, const char *code,
                   const char *words, uint32_t retry_s)
 {
@@ -69,10 +79,12 @@ static void reply(struct http_exchange *x, int http, enum status s, const char *
     http_set_error(x, code ? code : code_of(s));
     if (!http_replied(x)) {
         snprintf(retry, sizeof retry, "%u", retry_s);
-        if (retry_s_of(http))
+        if (retry_s_of(http)) {
             http_add_header(x, "Retry-After", retry);
-        else if (http == 401)
+            http_add_header(x, "x-llm-d-request-dropped-reason", dropped_reason(http, code));
+        } else if (http == 401) {
             http_add_header(x, "WWW-Authenticate", "Bearer");
+        }
     }
     http_reply(x, http, "application/json", st == OK ? &body : NULL);
     buf_fini(&body);

@@ -19,7 +19,8 @@ struct http_exchange;
 /* Append the object alone, for a stream. code NULL: the default code of the status. */
 NODISCARD enum status error_write(struct buf *out, enum status s, const char *code,
                                   const char *words);
-/* Answer with an error. The HTTP status follows from s; 429 and 503 get Retry-After. `code`, a
+/* Answer with an error. The HTTP status follows from s; 429 and 503 get Retry-After and
+ * x-llm-d-request-dropped-reason. `code`, a
  * static string, is also logged; `words` are not, because they may quote the request. */
 void error_reply(struct http_exchange *x, enum status s, const char *code, const char *words);
 /* The same, with this Retry-After if the HTTP status is 429 or 503. */

@@ -246,6 +246,24 @@ def server_takes_the_config_map_and_answers_the_probes():
                 assert answer.status == 200
 
 
+def server_takes_the_arguments_of_the_pool():
+    """Redis is away here, which is no error."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        secret = folder / "secret"
+        secret.write_text(*found_in_pool("Secret", "tarn-pool-secret")["stringData"].values())
+        secret.chmod(0o440)
+        here = {"/etc/tarn/conf/tarn.conf": str(write_as_mounted(folder)),
+                "redis://tarn-redis:6379/0": "redis://127.0.0.1:1/0",
+                "/etc/tarn/pool/secret": str(secret), "0.0.0.0:7000": "0.0.0.0:0",
+                "$(POD_IP)": "127.0.0.1", "$(POD_NAME)": "tarn-0"}
+        args = [here.get(a, a) for a in pool_patch()[1]["args"]]
+        assert not [a for a in args if "$(" in a or "/etc/" in a], args
+        with server(REPO / "deploy/demo-model", *args) as url:
+            with urllib.request.urlopen(url + "/health/ready") as answer:
+                assert answer.status == 200
+
+
 def service_links_are_off_because_they_would_stop_the_server():
     environment = {**os.environ, "TARN_PORT": "tcp://10.0.0.7:8000"}
     done = subprocess.run([str(program("tarn-server")), "--model", str(REPO / "deploy/demo-model")],
@@ -385,7 +403,7 @@ CASES = [manifests_fit_the_schemas_of_kubernetes, manifests_fit_together, pod_ou
          only_members_reach_the_data_port_and_redis, haproxy_takes_its_file,
          envoy_goes_round_and_tries_again, services_of_packages_neither_start_nor_stay_enabled,
          gpu_overlay_names_what_it_changes, server_takes_the_config_map_and_answers_the_probes,
-         service_links_are_off_because_they_would_stop_the_server,
+         server_takes_the_arguments_of_the_pool, service_links_are_off_because_they_would_stop_the_server,
          images_run_as_the_user_of_the_manifest, cuda_image_has_every_build_package,
          healthcheck_tells_a_server_from_none]
 

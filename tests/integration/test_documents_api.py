@@ -532,6 +532,24 @@ def documents_can_be_switched_off() -> None:
         assert not (FOLDER / "off" / "cache" / "documents").exists()
 
 
+def documents_that_fill_their_file_are_refused_by_name_and_the_others_stay() -> None:
+    with start("--documents-bytes", "1M", folder="full") as server:
+        text, n = "Sixty thousand letters fill the file quickly. " * 1300, 0
+        for n in range(100):
+            status, _, answer = call("PUT", at(f"full-{n}"), {"text": text, "prefill": "lazy"},
+                                     server=server)
+            if status != 201:
+                break
+        assert status == 507 and "--documents-bytes" in answer["error"]["message"], answer
+        assert answer["error"]["type"] == "insufficient_storage_error", answer
+        assert n > 1 and len(ok("GET", DOCUMENTS, server=server)["data"]) == n
+        lines = json.dumps({"id": "one-more", "text": text}).encode()
+        status, _, told = call("POST", DOCUMENTS + "/bulk", lines, server=server)
+        assert "--documents-bytes" in str(told), (status, told)
+        ok("DELETE", at("full-0"), server=server)
+        assert call("PUT", at("small"), {"text": "It fits."}, server=server)[0] == 201
+
+
 def a_server_without_documents_leaves_no_files() -> None:
     with start(folder="unused") as server:
         assert chat("x", None, server=server)[0] > 0
@@ -568,6 +586,7 @@ TESTS: list[Callable[[], None]] = [
     prefills_go_on_after_a_restart,
     a_second_server_says_that_the_directory_is_in_use,
     documents_can_be_switched_off,
+    documents_that_fill_their_file_are_refused_by_name_and_the_others_stay,
     a_server_without_documents_leaves_no_files,
 ]
 

@@ -93,7 +93,7 @@ def a_full_queue_answers_with_the_prediction() -> None:
 
 
 def targets_are_counted() -> None:
-    with tarn_server(MODEL, "--slo-tpot-ms", str(HOUR_MS)) as s:
+    with tarn_server(MODEL, "--slo-tpot-ms", str(HOUR_MS), "--trust-router-headers") as s:
         def send(more: dict[str, Any], headers: dict[str, str]) -> None:
             status, _, answer = s.request("POST", TEXT, body(4, **more), headers)
             assert status == 200, answer

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from tarn_test import REPO, build_dir, free_port  # noqa: E402
+from tarn_test import REPO, build_dir, free_port, free_ports  # noqa: E402
 
 DOCUMENTS = ["README.md", *sorted(str(p.relative_to(REPO)) for folder, pattern in
                                   (("docs/user", "*.md"), ("loadgen", "**/README.md"))
@@ -57,6 +57,14 @@ ANSWERED = r"Successful requests: +[1-9][\s\S]*Failed requests: +0 "
 # The first rule that matches counts.
 RULES = [
     Rule(r"^deploy/quickstart\b", "skip", why="start_quickstart() has run it"),
+    Rule(r"^deploy/pool\b", change=((r"^deploy/pool", "deploy/pool --no-install --once --port "
+                                     f"{free_ports(3)}"),),
+         expect=r"\n +\d+ +\d+ +[1-9]\d* +[\d.]+ ms   http"),
+    Rule(r"^redis-server\b", "skip", why="stays; the next commands do without"),
+    Rule(r"^\(umask 077 && openssl rand\b"),
+    Rule(r"^build/tarn-server\b.*--pool-listen 10\.", "server",
+         ((r"10\.0\.0\.\d", "127.0.0.1"), (r":7000", ":0"), (r"6379/0", "1/0"))),
+    Rule(r"^build/tarn-server\b.*--pool\b", "server", ((r"6379/0", "1/0"),)),
     Rule(r"^(deploy/test|tests/chroot\.sh|tests/gpu/)", "skip",
          why="runs this test, needs root or a GPU"),
     Rule(r"cmake --preset cuda|^build/cuda/", "skip", why="needs nvcc"),

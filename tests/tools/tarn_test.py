@@ -92,6 +92,18 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+def free_ports(n: int) -> int:
+    """The first of n ports that follow each other and are free."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + n):
+                socket.create_server(("127.0.0.1", port)).close()
+            return first
+        except (OSError, OverflowError):
+            continue
+
+
 def post(url: str, body: dict, timeout: float = 120) -> dict:
     request = urllib.request.Request(url, json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})

@@ -350,7 +350,7 @@ static void a_full_file_keeps_what_it_has(void **state)
             store_rollback(st);
         n += s == OK;
     }
-    assert_int_equal(s, ERR_IO);
+    assert_int_equal(s, ERR_FULL);
     assert_non_null(strstr(why.data, "full"));
     assert_in_range(n, 5, 11);
     assert_int_equal(count(), n);

@@ -88,6 +88,30 @@ static void every_tier_and_span_is_a_line(void **state)
     free(text);
 }
 
+static void the_pool_is_a_line(void **state)
+{
+    char *text = printed(
+        cache_table_print,
+        "{\"object\":\"cache\",\"tiers\":[],\"pool\":{\"name\":\"blue\",\"transport\":\"ucx\","
+        "\"directory_up\":true,\"instances\":4,\"peers\":3,\"lookups\":30,"
+        "\"found\":12,\"pulled_bytes\":2048,\"lent_bytes\":3145728}}",
+        OK);
+
+    (void)state;
+    expect_line(text, "pool",
+                "pool blue: 4 instances, 3 connected, ucx; 30 lookups, 12 found, 2.0K read, 3.0M "
+                "sent");
+    assert_null(strstr(text, "POOL"));
+    free(text);
+    text = printed(cache_table_print,
+                   "{\"object\":\"cache\",\"tiers\":[],\"pool\":{\"name\":\"\u202e\"}}", OK);
+    expect_line(text, "POOL", "POOL: the directory does not answer now");
+    free(text);
+    text = printed(cache_table_print, "{\"object\":\"cache\",\"tiers\":[],\"pool\":null}", OK);
+    assert_null(strstr(text, "pool"));
+    free(text);
+}
+
 static void spans_of_documents_have_their_titles(void **state)
 {
     char *text = printed(cache_table_print,
@@ -283,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tier_and_span_is_a_line),
+        cmocka_unit_test(the_pool_is_a_line),
         cmocka_unit_test(spans_of_documents_have_their_titles),
         cmocka_unit_test(the_disk_says_how_it_works_and_what_went_wrong),
         cmocka_unit_test(columns_stand_below_their_heads),

@@ -502,7 +502,7 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
         atomic_store(&fake_n_inside, e->n_inside);
         if (e->n_submitted < FAKE_N_SUBMITTED_MAX)
             e->submitted[e->n_submitted++] = (struct fake_submitted){
-                r->tenant, r->session, r->priority, r->slo_ttft_s, r->slo_tpot_s};
+                r->tenant, r->flow, r->session, r->priority, r->slo_ttft_s, r->slo_tpot_s};
     }
     pthread_mutex_unlock(&e->lock);
     return full ? buf_why(why, ERR_BUSY, "the queue is full") : OK;

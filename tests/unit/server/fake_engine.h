@@ -51,7 +51,7 @@ struct engine *fake_engine_create(uint32_t max_model_len);
 
 /* A request's properties as passed to engine_submit(). */
 struct fake_submitted {
-    uint64_t tenant, session;
+    uint64_t tenant, flow, session;
     int32_t priority;
     double slo_ttft_s, slo_tpot_s;
 };

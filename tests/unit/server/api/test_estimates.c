@@ -217,6 +217,7 @@ int main(void)
     };
 
     http_test_open(&t, "m", "", "");
+    t.s.config.trust_router_headers = true;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     http_test_close(&t);
     return failed;

@@ -59,7 +59,7 @@ static struct speculation *begin(void)
 {
     struct speculation *s;
 
-    assert_ok(speculation_create(&s, &srv, &account, &scope));
+    assert_ok(speculation_create(&s, &srv, &account, &scope, 0));
     return s;
 }
 

@@ -66,7 +66,7 @@ static void each_event_has_the_bytes_of_pythons_msgpack(void **state)
     struct batch b;
 
     (void)state;
-    batch_init(&b, N_TOKENS);
+    batch_init(&b, N_TOKENS, NULL, NULL);
     store(&b, CACHE_DEVICE, HASH(1), 0, UINT64_C(0x1122334455667788), ids);
     store(&b, CACHE_DEVICE, HASH(2), HASH(1), 0, reversed);
     store(&b, CACHE_HOST, HASH(3), HASH(2), 0, ids);
@@ -93,7 +93,7 @@ static void only_blocks_of_one_tier_that_follow_each_other_share_an_event(void *
     struct batch b;
 
     (void)state;
-    batch_init(&b, N_TOKENS);
+    batch_init(&b, N_TOKENS, NULL, NULL);
     store(&b, CACHE_DEVICE, HASH(1), 0, 0, ids);
     store(&b, CACHE_DEVICE, HASH(2), HASH(1), 0, ids); /* one event */
     store(&b, CACHE_DEVICE, HASH(3), HASH(1), 0, ids); /* a sibling */
@@ -109,7 +109,7 @@ static void long_runs_are_divided(void **state)
     struct batch b;
 
     (void)state;
-    batch_init(&b, N_TOKENS);
+    batch_init(&b, N_TOKENS, NULL, NULL);
     for (uint64_t i = 1; i <= 2049; i++)
         store(&b, CACHE_DEVICE, HASH(i), i > 1 ? HASH(i - 1) : 0, 0, ids);
     assert_int_equal(n_events(&b), 3);

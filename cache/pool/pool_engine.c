@@ -1,0 +1,224 @@
+/* pool_engine.c - the engine thread's side: fills slots, passes their numbers on, and collects what
+ * the pool thread has posted. Nothing here waits, locks or allocates. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "cache/pool/pool_inner.h"
+
+/* Queues have room for every slot, so a push cannot fail. */
+static void post(struct pool *p, const struct pool_command *c)
+{
+    bool ok = spsc_push(p->commands, c);
+
+    ASSERT(ok);
+    /* The pool thread says that it sleeps before it looks at the queue for the last time. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&p->is_asleep, memory_order_relaxed) &&
+        atomic_exchange(&p->is_asleep, false)) {
+        uint64_t one = 1;
+        ssize_t n = write(p->wake_fd, &one, sizeof one);
+        (void)n; /* a full eventfd is readable, too */
+    }
+}
+
+static void post_index(struct pool *p, enum pool_command_kind kind, uint32_t index)
+{
+    post(p, &(struct pool_command){.kind = kind, .index = index});
+}
+
+void pool_register(struct pool *p, const void *base, uint64_t n_bytes)
+{
+    post(p, &(struct pool_command){.kind = POOL_REGISTER, .memory = {base, n_bytes}});
+}
+
+/* Half of the queue is more than all slots need. */
+void pool_set_load(struct pool *p, const struct pool_load *load)
+{
+    if (spsc_room(p->commands) > POOL_N_COMMANDS / 2)
+        post(p, &(struct pool_command){.kind = POOL_LOAD, .load = *load});
+}
+
+void pool_leave(struct pool *p)
+{
+    post_index(p, POOL_LEAVE, 0);
+}
+
+/* --- pull --- */
+
+/* The segments that have blocks behind the local ones, as many as one lookup takes. */
+static void set_segments(struct pool_ticket *t, const struct pool_path *path)
+{
+    uint32_t i = 0, n = 0;
+
+    while (i < path->n_starts &&
+           (i + 1 < path->n_starts ? path->starts[i + 1] : t->n) <= path->n_local)
+        i++;
+    for (; i < path->n_starts && path->starts[i] < t->n && n < DIRECTORY_PATH_MAX; i++)
+        t->starts[n++] = path->starts[i];
+    t->n_starts = n;
+    t->starts[n] = i < path->n_starts && path->starts[i] < t->n ? path->starts[i] : t->n;
+}
+
+uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
+{
+    uint32_t no, n = path->n < POOL_PATH_MAX ? path->n : POOL_PATH_MAX;
+
+    if (path->n_local >= n || path->n_starts == 0 ||
+        !atomic_load_explicit(&p->can_look, memory_order_relaxed) ||
+        !spsc_pop(p->tickets_free, &no))
+        return POOL_NO_TICKET;
+    struct pool_ticket *t = &p->tickets[no];
+    t->n = n;
+    t->n_local = path->n_local;
+    memcpy(t->keys, path->keys, n * sizeof *t->keys);
+    set_segments(t, path);
+    atomic_store_explicit(&t->state, POOL_LOOKING, memory_order_relaxed);
+    post_index(p, POOL_LOOKUP, no);
+    return no;
+}
+
+enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out)
+{
+    struct pool_ticket *t = &p->tickets[ticket];
+    uint32_t state = atomic_load_explicit(&t->state, memory_order_acquire);
+
+    ASSERT(ticket < POOL_N_TICKETS);
+    if (state == POOL_FOUND && out)
+        *out = t->found;
+    return state == POOL_LOST ? POOL_NOT_FOUND : (enum pool_look)state;
+}
+
+void pool_forget(struct pool *p, uint32_t ticket)
+{
+    ASSERT(ticket < POOL_N_TICKETS);
+    post_index(p, POOL_FORGET, ticket);
+}
+
+enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at, void *const *to,
+                      uint32_t n, uint64_t tag)
+{
+    struct pool_ticket *t = &p->tickets[ticket];
+
+    ASSERT(ticket < POOL_N_TICKETS && n >= 1 && n <= POOL_READ_MAX);
+    if (atomic_load_explicit(&t->state, memory_order_acquire) != POOL_FOUND)
+        return ERR_UNAVAILABLE;
+    if (p->n_reads_free == 0)
+        return ERR_BUSY;
+    uint32_t no = p->reads_free[--p->n_reads_free];
+    struct pool_read_slot *r = &p->reads[no];
+    r->ticket = ticket;
+    r->n = n;
+    r->tag = tag;
+    for (uint32_t i = 0; i < n; i++) {
+        ASSERT(at[i] >= t->n_local && at[i] < t->found.n_blocks);
+        r->at[i] = at[i];
+        r->to[i] = to[i];
+    }
+    post_index(p, POOL_READ, no);
+    return OK;
+}
+
+bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status)
+{
+    struct pool_read_done done;
+
+    if (!spsc_pop(p->reads_done, &done))
+        return false;
+    *tag = p->reads[done.index].tag;
+    *status = done.status;
+    p->reads_free[p->n_reads_free++] = done.index;
+    return true;
+}
+
+/* --- lend --- */
+
+bool pool_next_ask(struct pool *p, struct pool_ask *out)
+{
+    if (p->ask_now == POOL_NONE && !spsc_pop(p->asks, &p->ask_now))
+        return false;
+    struct pool_lease *l = &p->leases[p->ask_now];
+    *out = (struct pool_ask){.lease = p->ask_now,
+                             .keys = l->keys,
+                             .n = l->n,
+                             .n_there = l->n_there,
+                             .until_ns = l->until_ns};
+    return true;
+}
+
+void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n)
+{
+    struct pool_lease *l = &p->leases[lease];
+
+    ASSERT(lease == p->ask_now && n <= l->n);
+    p->ask_now = POOL_NONE;
+    l->n_lent = n > l->n_there ? n : 0;
+    for (uint32_t i = 0; i + l->n_there < l->n_lent; i++) {
+        l->memory[i] = blocks[i].memory;
+        l->n_tokens[i] = (uint8_t)blocks[i].n_tokens;
+    }
+    post_index(p, POOL_LEND, lease);
+}
+
+bool pool_next_return(struct pool *p, uint32_t *lease)
+{
+    if (!spsc_pop(p->returns, lease))
+        return false;
+    post_index(p, POOL_BACK, *lease);
+    return true;
+}
+
+bool pool_next_news(struct pool *p, struct pool_news *out)
+{
+    return spsc_pop(p->news, out);
+}
+
+/* --- leave --- */
+
+bool pool_offer(struct pool *p, const struct pool_offer *offer)
+{
+    uint32_t no = 0;
+
+    ASSERT(offer->n >= 1 && offer->n <= POOL_PATH_MAX);
+    while (no < POOL_OFFERS_MAX &&
+           atomic_load_explicit(&p->offers_out[no].is_used, memory_order_acquire))
+        no++;
+    if (no == POOL_OFFERS_MAX)
+        return false;
+    struct pool_offer_slot *o = &p->offers_out[no];
+    o->n = offer->n;
+    o->last_start = 0;
+    memcpy(o->keys, offer->keys, offer->n * sizeof *o->keys);
+    for (uint32_t i = 0; i < offer->n; i++) {
+        const struct pool_meta *m = &offer->meta[i];
+        wire_put_meta(&(struct wire_meta){.n_tokens = m->n_tokens,
+                                          .starts_segment = m->starts_segment,
+                                          .is_public = m->is_public,
+                                          .is_registered = m->is_registered,
+                                          .depth = m->depth},
+                      o->meta + (size_t)i * WIRE_META_BYTES);
+        if (m->starts_segment)
+            o->last_start = i;
+    }
+    atomic_store_explicit(&o->is_used, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->n_offers, 1, memory_order_relaxed);
+    post_index(p, POOL_OFFER, no);
+    return true;
+}
+
+uint32_t pool_n_offers(const struct pool *p)
+{
+    return atomic_load_explicit(&p->n_offers, memory_order_acquire);
+}
+
+bool pool_next_offer(struct pool *p, struct pool_offer *out)
+{
+    uint32_t no;
+
+    if (!spsc_pop(p->offers, &no))
+        return false;
+    const struct pool_ticket *t = &p->tickets[POOL_TICKETS_MAX + no];
+    *out = (struct pool_offer){
+        .keys = t->keys, .meta = p->taken[no].meta, .n = t->n, .ticket = POOL_TICKETS_MAX + no};
+    return true;
+}

@@ -1,0 +1,562 @@
+/* Pools of one process that look up, pull, lend and hand over, with the test as their engines. */
+#include "tests/unit/cache/pool/pool_world.h"
+
+#include "base/log.h"
+
+static uint8_t to[N_PATH][BLOCK_BYTES];
+
+static int set_up(void **state)
+{
+    (void)state;
+    memset(to, 0, sizeof to);
+    world_begin();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    world_end();
+    return 0;
+}
+
+/* Begin to read blocks [from, from + n) with this tag. */
+static enum status read_blocks(struct side *s, uint32_t ticket, uint32_t from, uint32_t n,
+                               uint64_t tag)
+{
+    uint32_t at[POOL_READ_MAX];
+    void *memory[POOL_READ_MAX];
+
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = from + i;
+        memory[i] = to[from + i];
+    }
+    return pool_read(s->pool, ticket, at, memory, n, tag);
+}
+
+static void check_blocks(uint32_t from, uint32_t end)
+{
+    static uint8_t expected[BLOCK_BYTES];
+
+    for (uint32_t i = from; i < end; i++) {
+        world_fill(expected, i);
+        assert_memory_equal(to[i], expected, BLOCK_BYTES);
+    }
+}
+
+static void pull(struct side *s, uint32_t n_local, uint32_t n_expected)
+{
+    struct pool_found found;
+    uint32_t ticket = side_lookup(s, n_local), tag = s->n_done;
+
+    assert_int_equal(side_look(s, ticket, &found), POOL_FOUND);
+    assert_int_equal(found.n_blocks, n_expected);
+    for (uint32_t i = n_local; i < n_expected; i += 4) {
+        uint32_t n = n_expected - i < 4 ? n_expected - i : 4;
+        assert_ok(read_blocks(s, ticket, i, n, tag++));
+    }
+    WAIT_FOR(s->n_done == tag);
+    for (uint32_t i = 0; i < tag; i++)
+        assert_ok(s->done[i]);
+    check_blocks(n_local, n_expected);
+    pool_forget(s->pool, ticket);
+}
+
+static struct pool_stats stats_of(struct side *s)
+{
+    struct pool_stats stats;
+
+    pool_stats(s->pool, &stats);
+    return stats;
+}
+
+static void what_another_instance_holds_is_pulled_with_equal_bytes(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    pull(b, 4, N_PATH);
+    WAIT_FOR(a->n_returned == 1);
+    pull(b, 0, N_PATH); /* over the same connection */
+    WAIT_FOR(a->n_returned == 2 && a->n_lent == 2);
+    WAIT_FOR(stats_of(b).n_pulled_blocks == 2 * N_PATH - 4 && stats_of(a).n_lent == 0);
+    struct pool_stats stats = stats_of(b);
+    assert_int_equal(stats.n_pulled_bytes, (2 * N_PATH - 4) * BLOCK_BYTES);
+    assert_int_equal(stats.n_found, 2);
+    assert_int_equal(stats.n_peers, 1);
+    assert_true(stats.read_bytes_per_s > 0 && stats.read_latency_s > 0);
+}
+
+static void a_part_of_a_path_is_found_by_its_segments(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, 11); /* the second segment not wholly */
+    WAIT_FOR(is_announced(a) && all_know(2));
+    pull(b, 0, 11);
+    pull(b, 10, 11);
+}
+
+static void a_holder_that_has_no_more_than_is_local_is_not_asked(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, 11);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 11);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    assert_int_equal(a->n_asks, 0);
+    pool_forget(b->pool, ticket);
+}
+
+static void say_held(uint64_t id, uint32_t segment, uint8_t n_blocks)
+{
+    struct directory_segment d = {.n_blocks = n_blocks};
+
+    memcpy(d.key, world.keys[segment * N_IN_SEGMENT].bytes, sizeof d.key);
+    fake_directory_hold(id, &d);
+}
+
+static void a_stale_holder_costs_a_miss_and_is_forgotten(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    WAIT_FOR(all_know(2));
+    say_held(a->id, 2, 8);
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    assert_int_equal(a->n_asks, 1);
+    assert_int_equal(fake_directory_blocks(a->id, &world.keys[16]), 0);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(stats_of(b).n_stale == 1);
+}
+
+static void after_a_stale_holder_comes_the_next_one(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
+
+    (void)state;
+    side_hold(c, 20);
+    WAIT_FOR(is_announced(c) && all_know(3));
+    say_held(a->id, 2, 8); /* more than c */
+    pull(b, 0, 20);
+    assert_int_equal(a->n_asks, 1);
+    assert_int_equal(c->n_asks, 1);
+}
+
+static void without_a_holder_of_a_segment_the_earlier_ones_are_looked_for(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
+
+    (void)state;
+    side_hold(c, 8);
+    WAIT_FOR(is_announced(c) && all_know(3));
+    say_held(a->id, 2, 8);
+    say_held(a->id, 1, 8);
+    pull(b, 0, 8);
+    assert_int_equal(c->n_asks, 1);
+}
+
+static void an_instance_that_leaves_is_asked_only_when_no_other_holds_it(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
+
+    (void)state;
+    side_hold(a, N_PATH);
+    side_hold(c, 20);
+    pool_leave(a->pool);
+    WAIT_FOR(is_announced(a) && is_announced(c) && all_know(3) && fake_directory_is_leaving(a->id));
+    WAIT_FOR(({
+        struct directory_instance all[4];
+        uint32_t n = pool_instances(b->pool, all, 4), n_leaving = 0;
+        for (uint32_t i = 0; i < n; i++)
+            n_leaving += all[i].is_leaving;
+        n_leaving == 1;
+    }));
+    pull(b, 0, 20);
+    assert_int_equal(a->n_asks, 0);
+    side_hold(c, 0);
+    WAIT_FOR(is_announced(c));
+    pull(b, 0, N_PATH);
+}
+
+static void another_model_is_listed_and_never_asked(void **state)
+{
+    struct pool_config other = side_config();
+
+    (void)state;
+    other.fingerprint[0]++;
+    struct side *a = side_open_with(0, other), *b = side_open(1);
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    assert_int_equal(stats_of(b).n_peers, 0);
+    pool_forget(b->pool, ticket);
+}
+
+static void a_wrong_secret_gets_nothing(void **state)
+{
+    struct pool_config stranger = side_config();
+
+    (void)state;
+    stranger.secret[5] = 1;
+    struct side *a = side_open(0), *b = side_open_with(1, stranger);
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(stats_of(a).n_refused == 1);
+    assert_int_equal(a->n_asks, 0);
+}
+
+/* --- faults --- */
+
+static void a_lender_that_dies_ends_its_reads_and_its_tickets(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_found found;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0), n = 0;
+    assert_int_equal(side_look(b, ticket, &found), POOL_FOUND);
+    while (n < 100 && read_blocks(b, ticket, n % 16, 8, n) == OK)
+        n++;
+    side_close(a);
+    WAIT_FOR(b->n_done == n);
+    for (uint32_t i = 0; i < n; i++)
+        assert_true(b->done[i] == OK || b->done[i] == ERR_NOT_FOUND);
+    WAIT_FOR(pool_look(b->pool, ticket, &found) == POOL_NOT_FOUND);
+    assert_int_equal(read_blocks(b, ticket, 0, 1, 500), ERR_UNAVAILABLE);
+    pool_forget(b->pool, ticket);
+}
+
+static void a_lender_that_comes_back_is_found_again(void **state)
+{
+    (void)state;
+    struct side *b = side_open(1);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct side *a = side_open(0);
+        side_hold(a, N_PATH);
+        WAIT_FOR(is_announced(a) && all_know(2));
+        for (;;) { /* pauses after the last connection's end */
+            uint32_t ticket = side_lookup(b, 0);
+            bool is_found = side_look(b, ticket, NULL) == POOL_FOUND;
+            pool_forget(b->pool, ticket);
+            if (is_found)
+                break;
+            world_turn();
+        }
+        side_close(a);
+    }
+}
+
+static void an_engine_that_does_not_answer_costs_the_lookup_time(void **state)
+{
+    struct pool_config quick = side_config();
+
+    (void)state;
+    quick.lookup_ms = 30;
+    struct side *a = side_open(0), *b = side_open_with(1, quick);
+    side_hold(a, N_PATH);
+    a->is_deaf = true;
+    WAIT_FOR(is_announced(a) && all_know(2));
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t ticket = side_lookup(b, 0);
+        assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+        pool_forget(b->pool, ticket);
+    }
+    WAIT_FOR(stats_of(b).n_timeouts > 0 && stats_of(b).n_lookups == 8);
+    a->is_deaf = false; /* what was asked is answered, and nothing stays lent */
+    WAIT_FOR(stats_of(a).n_lent == 0 && a->n_asks > 0 && a->n_returned == a->n_lent);
+}
+
+static void a_directory_that_does_not_answer_costs_the_lookup_time(void **state)
+{
+    struct pool_config quick = side_config();
+
+    (void)state;
+    quick.lookup_ms = 30;
+    struct side *a = side_open(0), *b = side_open_with(1, quick);
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    fake_directory_set(false, true);
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(stats_of(b).n_lookup_timeouts == 1);
+}
+
+static void without_a_directory_nothing_is_looked_up_until_it_is_back(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_path path = {
+        .keys = world.keys, .n = N_PATH, .starts = world.starts, .n_starts = 3, .n_local = 0};
+    uint32_t ticket;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    fake_directory_set(true, false);
+    WAIT_FOR(({
+        ticket = pool_lookup(b->pool, &path);
+        if (ticket != POOL_NO_TICKET)
+            pool_forget(b->pool, ticket);
+        ticket == POOL_NO_TICKET;
+    }));
+    fake_directory_reset(); /* it comes back empty */
+    WAIT_FOR(is_announced(a) && all_know(2));
+    pull(b, 0, N_PATH);
+}
+
+static void a_lease_ends_by_itself(void **state)
+{
+    struct pool_config brief = side_config();
+    struct pool_found found;
+
+    (void)state;
+    brief.pull_ms = 200;
+    struct side *a = side_open_with(0, brief), *b = side_open_with(1, brief);
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, &found), POOL_FOUND);
+    WAIT_FOR(pool_look(b->pool, ticket, &found) == POOL_NOT_FOUND);
+    WAIT_FOR(a->n_returned == 1); /* without pool_forget() */
+    assert_int_equal(read_blocks(b, ticket, 0, 1, 0), ERR_UNAVAILABLE);
+    pool_forget(b->pool, ticket);
+}
+
+static void more_reads_than_fit_are_refused_and_the_others_arrive(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    uint32_t n = 0;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
+    while (read_blocks(b, ticket, n % 3 * 8, 8, n) == OK)
+        n++;
+    assert_in_range(n, 64, N_TAGS);
+    WAIT_FOR(b->n_done == n);
+    for (uint32_t i = 0; i < n; i++)
+        assert_ok(b->done[i]);
+    check_blocks(0, N_PATH);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(a->n_returned == 1);
+}
+
+static void many_tickets_share_what_there_is(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    uint32_t tickets[POOL_TICKETS_MAX], n = 0, n_found = 0;
+    struct pool_path path = {
+        .keys = world.keys, .n = N_PATH, .starts = world.starts, .n_starts = 3, .n_local = 0};
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    tickets[n++] = side_lookup(b, 0);
+    while (n < POOL_TICKETS_MAX && (tickets[n] = pool_lookup(b->pool, &path)) != POOL_NO_TICKET)
+        n++;
+    assert_int_equal(n, POOL_TICKETS_MAX);
+    assert_int_equal(pool_lookup(b->pool, &path), POOL_NO_TICKET);
+    for (uint32_t i = 0; i < n; i++)
+        n_found += side_look(b, tickets[i], NULL) == POOL_FOUND;
+    assert_int_equal(n_found, POOL_LEASES_MAX);
+    for (uint32_t i = 0; i < n; i++)
+        pool_forget(b->pool, tickets[i]);
+    WAIT_FOR(a->n_returned == POOL_LEASES_MAX);
+    pull(b, 0, N_PATH);
+}
+
+/* --- what others hold --- */
+
+static void one_of_two_holders_learns_that_its_copy_is_a_replica(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, 8);
+    WAIT_FOR(is_announced(a) && a->n_news == 1);
+    assert_false(a->news.is_replica);
+    assert_memory_equal(a->news.segment.bytes, world.keys[0].bytes, DIRECTORY_SEGMENT_BYTES);
+    side_hold(b, 8);
+    WAIT_FOR(b->n_news == 1);
+    assert_true(b->news.is_replica);
+    side_hold(a, 0);
+    WAIT_FOR(b->n_news == 2);
+    assert_false(b->news.is_replica);
+}
+
+static void the_instances_of_the_pool_are_listed_this_one_first(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct directory_instance all[4];
+    struct pool_load load = {.n_blocks = 100, .n_free_blocks = 40, .n_waiting = 3, .n_running = 2};
+
+    (void)state;
+    pool_set_load(a->pool, &load);
+    WAIT_FOR(pool_instances(b->pool, all, 4) == 2 && all[1].n_free_blocks == 40);
+    assert_int_equal(all[0].id, b->id);
+    assert_int_equal(all[1].id, a->id);
+    assert_string_equal(all[1].name, "side");
+    assert_string_equal(all[1].http, "http://side");
+    assert_int_equal(all[1].n_running, 2);
+    assert_int_equal(strncmp(all[1].address, "tcp://127.0.0.1:", 16), 0);
+}
+
+/* --- leaving --- */
+
+static struct pool_offer offer_of_path(void)
+{
+    static struct pool_meta meta[N_PATH];
+
+    for (uint32_t i = 0; i < N_PATH; i++)
+        meta[i] = (struct pool_meta){.n_tokens = 32,
+                                     .starts_segment = i % N_IN_SEGMENT == 0,
+                                     .is_public = i < 8,
+                                     .is_registered = i == 3,
+                                     .depth = i / 8};
+    return (struct pool_offer){.keys = world.keys, .meta = meta, .n = N_PATH};
+}
+
+static void an_offered_path_is_pulled_by_a_peer(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_offer offer = offer_of_path();
+    struct pool_found found;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    pool_leave(a->pool);
+    assert_true(pool_offer(a->pool, &offer));
+    assert_int_equal(pool_n_offers(a->pool), 1);
+    WAIT_FOR(b->n_offers == 1);
+    assert_int_equal(b->offer.n, N_PATH);
+    assert_memory_equal(b->offer.keys, world.keys, sizeof world.keys);
+    for (uint32_t i = 0; i < N_PATH; i++)
+        assert_memory_equal(&b->offer.meta[i], &offer.meta[i], sizeof offer.meta[i]);
+    assert_int_equal(pool_look(b->pool, b->offer.ticket, &found), POOL_FOUND);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_ok(read_blocks(b, b->offer.ticket, 8 * i, 8, i));
+    WAIT_FOR(b->n_done == 3);
+    check_blocks(0, N_PATH);
+    side_hold(b, N_PATH);
+    pool_forget(b->pool, b->offer.ticket);
+    WAIT_FOR(pool_n_offers(a->pool) == 0);
+    WAIT_FOR(stats_of(a).n_handed_over == 1 && a->n_returned == 1);
+}
+
+static void a_path_that_others_hold_is_not_offered(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_offer offer = offer_of_path();
+
+    (void)state;
+    side_hold(a, N_PATH);
+    side_hold(b, N_PATH);
+    WAIT_FOR(is_announced(a) && is_announced(b) && all_know(2));
+    pool_leave(a->pool);
+    assert_true(pool_offer(a->pool, &offer));
+    WAIT_FOR(pool_n_offers(a->pool) == 0);
+    WAIT_FOR(stats_of(a).n_handed_over == 1);
+    assert_int_equal(b->n_offers, 0);
+}
+
+static void a_refused_offer_ends_and_more_than_fit_are_not_taken(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_offer offer = offer_of_path();
+    uint32_t n = 0;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    pool_leave(a->pool);
+    while (pool_offer(a->pool, &offer))
+        n++;
+    assert_in_range(n, 2, 100);
+    WAIT_FOR(({
+        if (b->n_offers == 1) { /* nothing is read: no room */
+            pool_forget(b->pool, b->offer.ticket);
+            b->n_offers = 0;
+        }
+        pool_n_offers(a->pool) == 0;
+    }));
+    WAIT_FOR(stats_of(a).n_offered == n && a->n_returned == a->n_lent);
+    assert_int_equal(stats_of(a).n_handed_over, 0);
+    assert_true(pool_offer(a->pool, &offer)); /* the slots are free again */
+}
+
+static void an_instance_without_peers_has_nobody_to_hand_over_to(void **state)
+{
+    struct side *a = side_open(0);
+    struct pool_offer offer = offer_of_path();
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a));
+    pool_leave(a->pool);
+    assert_true(pool_offer(a->pool, &offer));
+    WAIT_FOR(pool_n_offers(a->pool) == 0);
+}
+
+static void an_address_that_cannot_be_used_is_refused_by_the_flags_name(void **state)
+{
+    struct pool_config c = side_config();
+    struct pool *p;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    c.listen = "nonsense";
+    assert_int_equal(pool_open(&p, &c, &why), ERR_INVALID);
+    assert_null(p);
+    assert_non_null(strstr(buf_str(&why), "{pool_listen}"));
+    buf_fini(&why);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+        T(what_another_instance_holds_is_pulled_with_equal_bytes),
+        T(a_part_of_a_path_is_found_by_its_segments),
+        T(a_holder_that_has_no_more_than_is_local_is_not_asked),
+        T(a_stale_holder_costs_a_miss_and_is_forgotten),
+        T(after_a_stale_holder_comes_the_next_one),
+        T(without_a_holder_of_a_segment_the_earlier_ones_are_looked_for),
+        T(an_instance_that_leaves_is_asked_only_when_no_other_holds_it),
+        T(another_model_is_listed_and_never_asked),
+        T(a_wrong_secret_gets_nothing),
+        T(a_lender_that_dies_ends_its_reads_and_its_tickets),
+        T(a_lender_that_comes_back_is_found_again),
+        T(an_engine_that_does_not_answer_costs_the_lookup_time),
+        T(a_directory_that_does_not_answer_costs_the_lookup_time),
+        T(without_a_directory_nothing_is_looked_up_until_it_is_back),
+        T(a_lease_ends_by_itself),
+        T(more_reads_than_fit_are_refused_and_the_others_arrive),
+        T(many_tickets_share_what_there_is),
+        T(one_of_two_holders_learns_that_its_copy_is_a_replica),
+        T(the_instances_of_the_pool_are_listed_this_one_first),
+        T(an_offered_path_is_pulled_by_a_peer),
+        T(a_path_that_others_hold_is_not_offered),
+        T(a_refused_offer_ends_and_more_than_fit_are_not_taken),
+        T(an_instance_without_peers_has_nobody_to_hand_over_to),
+        T(an_address_that_cannot_be_used_is_refused_by_the_flags_name),
+    };
+    log_init(LOG_ERROR, false);
+    return hash_init() == OK ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
+}
