@@ -353,7 +353,7 @@ class Instance(Server):
     def __init__(self, pool: "Pool", place: Place, name: str, *options: str,
                  model: Path | None = None, announce: str = "", data_port: int = 0,
                  wrapper: tuple[str, ...] = ()) -> None:
-        self.place, self.name = place, name
+        self.place, self.name, self.announce = place, name, announce
         self.folder = pool.folder / name
         listens = isinstance(place, Namespace)
         self.data_port = data_port or (DATA_PORT if listens else tarn_test.free_port())

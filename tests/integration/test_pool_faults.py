@@ -313,7 +313,8 @@ class Chaos:
 
         def restart() -> None:
             self.pool.instances.remove(old)
-            self.pool.start(i, *TCP, name=old.name)
+            self.pool.start(i, *TCP, name=old.name, announce=old.announce,
+                            data_port=old.data_port)
             self.pool.instances.insert(i, self.pool.instances.pop())
         return restart
 
