@@ -308,7 +308,8 @@ static bool is_bound(const char *endpoint)
 static enum status open_socket(const struct publisher *p, int type, const char *endpoint, bool bind,
                                const char *option, void **out, struct buf *why)
 {
-    int none = 0, one = 1, mark = HIGH_WATER_MARK;
+    int none = 0, one = 1;
+    int mark = type == ZMQ_ROUTER ? (int)N_KEPT_MAX + HIGH_WATER_MARK : HIGH_WATER_MARK;
 
     *out = zmq_socket(p->context, type);
     if (!*out)
