@@ -157,8 +157,11 @@ static enum status init_cache(struct cache *c, struct buf *why)
         return s;
     if (s == OK)
         s = store_create(&c->store, &c->config, c->tiers, c->pool, policy, why);
-    if (s == OK)
+    if (s == OK) {
+        store_send_events(c->store, c->pool_events,
+                          c->config.prefix_caching ? c->config.kv_events : NULL);
         return s;
+    }
     return buf_why(
         why, s,
         "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "

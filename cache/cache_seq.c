@@ -43,6 +43,8 @@ struct cache_seq {
     uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
     uint32_t n_blocks_max;
     struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
+    uint32_t *event_ids; /* [n_event_ids_max], the first n_ids known; NULL: no events want ids */
+    uint32_t n_event_ids_max;
     uint32_t n_keys;
     uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
     uint32_t n_match_keys_max; /* blocks within these tokens */
@@ -171,6 +173,11 @@ static bool reads_disk(const struct cache *c)
     return c->config.disk.path && c->config.prefix_caching;
 }
 
+static bool sends_ids(const struct cache *c)
+{
+    return c->config.kv_events && c->config.prefix_caching;
+}
+
 /* Whether KV may have to be read before the sequence can use it. */
 static bool reads_slow(const struct cache *c)
 {
@@ -187,6 +194,8 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     cache_assert_owner(c);
     ASSERT(prompt->n_keys <= n && prompt->n_ids <= n_tokens_max);
     *out = NULL;
+    if (sends_ids(c))
+        bytes += n_tokens_max * sizeof(uint32_t);
     struct cache_seq *s = calloc(1, bytes);
     if (!s)
         return ERR_NOMEM;
@@ -202,6 +211,11 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     if (prompt->n_keys)
         memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
     s->n_keys = prompt->n_keys;
+    if (sends_ids(c)) {
+        s->event_ids = (uint32_t *)(s->keys + n);
+        memcpy(s->event_ids, prompt->ids, prompt->n_ids * sizeof *prompt->ids);
+    }
+    s->n_event_ids_max = n_tokens_max;
     s->n_match_max = CACHE_MATCH_ALL;
     s->n_match_keys_max = UINT32_MAX;
     if (!c->config.prefix_caching) {
@@ -407,6 +421,10 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
 {
     struct kv_key key;
 
+    if (s->event_ids && s->n_ids < s->n_event_ids_max) {
+        s->event_ids[s->n_ids] = id;
+        s->use.n_event_ids = s->n_ids + 1;
+    }
     s->n_ids++;
     if (kv_chain_push(&s->chain, id, &key)) {
         ASSERT(s->n_keys < s->n_blocks_max);
@@ -551,7 +569,10 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
                                 .ids = reads_disk(c) ? s->prompt.ids : NULL,
                                 .n_ids = s->prompt.n_ids,
                                 .n_public = s->prompt.n_public,
-                                .scope = s->prompt.chain.scope};
+                                .scope = s->prompt.chain.scope,
+                                .event_ids = s->event_ids,
+                                .n_event_ids = s->event_ids ? s->n_ids : 0,
+                                .salt = s->prompt.salt};
     store_attach(c->store, &m, &s->use, &s->end, s->blocks, lay);
     for (uint32_t i = 0; i < s->end.n_blocks; i++) {
         uint32_t n = cut_len(s, &s->cursor);

@@ -282,6 +282,6 @@ bool store_poll(struct store *st, uint64_t now_ns)
     forget_orphans(st);
     end_holds(st, now_ns);
     refresh_sessions(st);
-    return st->n_moves_over < st->n_moves_begun || (st->disk && disk_is_busy(st->disk)) ||
-           (st->remote && remote_is_busy(st->remote));
+    return poll_events(st) || st->n_moves_over < st->n_moves_begun ||
+           (st->disk && disk_is_busy(st->disk)) || (st->remote && remote_is_busy(st->remote));
 }

@@ -37,6 +37,8 @@ NODISCARD enum status store_create(struct store **out, const struct cache_config
                                    struct tier *const *tiers, struct pool *pool,
                                    enum replace_policy policy, struct buf *why);
 void store_destroy(struct store *st); /* NULL is fine; no block is private or pinned any more */
+/* Send cache events to these readers, from now on; NULL: there is no such reader. */
+void store_send_events(struct store *st, struct cache_events *pool, struct cache_events *routers);
 /* See cache_knows(). Any thread. */
 bool store_knows(const struct store *st, const struct kv_key *key);
 const struct kv_pool *store_pool(const struct store *st);
@@ -70,6 +72,10 @@ struct store_use {
     uint32_t n_ids;
     uint32_t n_public;     /* ids in the public scope; their blocks count as registered */
     struct kv_scope scope; /* of the other ids */
+    /* For cache events with ids. */
+    const uint32_t *event_ids; /* [n_event_ids] generated ids included; NULL: not wanted */
+    uint32_t n_event_ids;
+    uint64_t salt; /* as cache_event.salt */
 };
 
 /* The longest path of keys [n] in memory, on the device or on the host. Not pinned. */

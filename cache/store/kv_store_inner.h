@@ -5,6 +5,7 @@
  *   kv_store_expect.c  counts of waiting requests and holds by block key; due times of nodes
  *   kv_store_hold.c    holds, and what each owner holds
  *   kv_store_session.c the KV of sessions between two requests
+ *   kv_store_events.c  what the pool and routers are told of blocks that come and go
  *   kv_store_node.c    the tree, the policy and node_info kept in step: enter, split, pin, leave
  *   kv_store_move.c    moves under way; eviction, spilling, fetching; making room in each tier
  *   kv_store_ahead.c   moves before they are needed: prefetching, spilling ahead
@@ -49,6 +50,7 @@ struct node_info {
                             that any waiting request reports is taken, even a later one */
     bool starts_segment; /* its first block starts a segment */
     bool is_public;      /* it lies in the public scope */
+    bool has_named_ids;  /* the routers' events have had its ids */
     uint8_t read_from; /* CACHE_DISK or CACHE_REMOTE: read from there and not used since; else 0 */
     bool is_replica;   /* another instance has it, too: kv_store_lend.c */
     bool was_offered;  /* to other instances, since this one leaves the pool */
@@ -100,6 +102,13 @@ struct hold_owner {
     uint32_t n_holds, n_blocks; /* blocks: each counts once, whatever the number of holds */
 };
 
+/* A reader of cache events, and the listing of all nodes for it. */
+struct store_listing {
+    struct cache_events *events; /* NULL: there is no such reader */
+    uint32_t next;               /* the next node to list; KTREE_NONE: no listing is under way */
+};
+enum { STORE_LIST_POOL, STORE_LIST_ROUTERS, STORE_N_LISTINGS };
+
 struct store {
     struct cache_config config;
     struct kv_pool pool;
@@ -116,6 +125,7 @@ struct store {
     uint32_t n_private;
     uint64_t now_ns;
 
+    struct store_listing listings[STORE_N_LISTINGS];
     struct ktree *tree;
     struct key_index *index; /* of the tree's keys; NULL without prefix caching */
     struct replace *policy;
@@ -210,6 +220,17 @@ void refresh_sessions(struct store *st);
 void drop_sessions(struct store *st);
 uint32_t n_session_blocks(const struct store *st); /* held */
 void check_sessions(const struct store *st);
+
+/* --- kv_store_events.c --- */
+
+/* The last n blocks of a node on the device are new; other nodes are reported by the tree. */
+void tell_appended(struct store *st, uint32_t node, uint32_t n, const struct store_use *use);
+/* A request uses the nodes path [n], the root's child first: send the ids that were not sent. */
+void tell_path(struct store *st, const uint32_t *path, uint32_t n, const struct store_use *use);
+/* The first blocks of the node are a node of their own now. */
+void tell_split(struct store *st, uint32_t node, uint32_t upper);
+/* Go on with listings. True: one is under way. */
+bool poll_events(struct store *st);
 
 /* --- kv_store_node.c --- */
 

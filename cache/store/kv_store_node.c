@@ -40,6 +40,7 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     entry = replace_split(st->policy, low->entry, short_key(ktree_key(st->tree, id)),
                           n_upper * st->block_bytes);
     ASSERT(entry != REPLACE_NONE); /* the name is free, and there are more entries than nodes */
+    tell_split(st, node, id);
     up = &st->info[id];
     *up = *low;
     up->entry = entry;

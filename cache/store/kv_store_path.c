@@ -196,6 +196,11 @@ void store_attach(struct store *st, const struct ktree_match *m, const struct st
         take_node(st, st->path[i], left < look.n_blocks ? left : look.n_blocks, i >= n_there, use,
                   blocks + look.n_before, found);
     }
+    /* The request shares only the first blocks of a node that it does not use whole. */
+    if (n_on_device > 0 && n_on_device == n &&
+        m->n_in_node < ktree_look(st->tree, m->node).n_blocks)
+        n_on_device--;
+    tell_path(st, st->path, n_on_device, use);
 }
 
 void store_release(struct store *st, struct store_end *end)
@@ -395,6 +400,7 @@ uint32_t store_append(struct store *st, struct store_end *end, const struct stor
         if (can_extend(st, end, run, i) ? !extend_node(st, end, run, i)
                                         : !add_node(st, end, run, i, use))
             return i;
+        tell_appended(st, end->node, run->n - i, use);
         st->n_private -= run->n - i;
         end->n_blocks += run->n - i;
         break;

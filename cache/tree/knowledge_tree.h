@@ -53,6 +53,10 @@ void ktree_destroy(struct ktree *t); /* NULL is fine */
 /* Keep the keys of all blocks that enter the tree from now on in *x, which is borrowed. */
 void ktree_share_keys(struct ktree *t, struct key_index *x);
 
+/* Have fn called for each node after ktree_place() (enters), and before ktree_leave(). */
+void ktree_watch(struct ktree *t, void (*fn)(void *arg, uint32_t node, uint32_t tier, bool enters),
+                 void *arg);
+
 /* --- finding --- */
 
 struct ktree_match {
