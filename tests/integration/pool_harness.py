@@ -46,18 +46,6 @@ def pool_model(folder: str, *options: str) -> Path:
     return make_model(folder, *SHAPE, *options)
 
 
-def need_redis() -> None:
-    if not shutil.which("redis-server"):
-        tarn_test.skip("no redis-server")
-
-
-def has_pool() -> bool:
-    """Whether this build of the server can join a pool."""
-    done = subprocess.run([str(tarn_test.program("tarn-server")), "--help"], capture_output=True,
-                          text=True, check=True)
-    return "--pool " in done.stdout
-
-
 # --- places ---
 
 class Place:
@@ -114,11 +102,11 @@ class Namespace(Place):
 
     def cut(self, *addresses: str) -> None:
         """Drop all packets from and to these addresses."""
-        rules = "; ".join(f"ip {way} {{ {', '.join(addresses)} }} drop" for way in ("saddr",))
-        back = f"ip daddr {{ {', '.join(addresses)} }} drop"
+        them = "{ " + ", ".join(addresses) + " }"
         self.run("nft", "add table inet cut; add chain inet cut in { type filter hook input "
                  "priority 0; }; add chain inet cut out { type filter hook output priority 0; }; "
-                 f"add rule inet cut in {rules}; add rule inet cut out {back}")
+                 f"add rule inet cut in ip saddr {them} drop; "
+                 f"add rule inet cut out ip daddr {them} drop")
 
     def lose(self, percent: int) -> bool:
         """Drop this share of the packets that arrive. False: the kernel cannot."""
@@ -156,6 +144,10 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
+class NoNamespaces(Exception):
+    """Network namespaces are not permitted or not known here."""
+
+
 class Net:
     """A hub and hosts, all of them namespaces."""
 
@@ -166,7 +158,7 @@ class Net:
         except (OSError, subprocess.CalledProcessError) as error:
             self.close()
             words = getattr(error, "stderr", b"") or str(error).encode()
-            tarn_test.skip(f"no network namespaces here: {words.decode(errors='replace').strip()}")
+            raise NoNamespaces(words.decode(errors="replace").strip()) from None
 
     def build(self, n_hosts: int) -> None:
         tag = f"tarn{os.getpid()}x{secrets.token_hex(2)}"
@@ -361,7 +353,7 @@ class Instance(Server):
     def __init__(self, pool: "Pool", place: Place, name: str, *options: str,
                  model: Path | None = None, announce: str = "", data_port: int = 0,
                  wrapper: tuple[str, ...] = ()) -> None:
-        self.place, self.name = place, name
+        self.place, self.name, self.announce = place, name, announce
         self.folder = pool.folder / name
         listens = isinstance(place, Namespace)
         self.data_port = data_port or (DATA_PORT if listens else tarn_test.free_port())
@@ -480,6 +472,19 @@ class Pool:
                     s.process.wait()
             self.redis.stop()
             self.temporary.cleanup()
+
+
+def need_pool(model: Path) -> None:
+    """Skip the test without Redis, or in a build that cannot reach one."""
+    if not shutil.which("redis-server"):
+        tarn_test.skip("no redis-server")
+    try:
+        with Pool(model) as pool:
+            pool.start(0)
+    except SystemExit as error:
+        if "without hiredis" not in str(error):
+            raise
+        tarn_test.skip("a build without hiredis")
 
 
 # --- requests ---

@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 
 from http_helpers import WAIT_SECONDS, run_tests, tarn_test, wait_until
-from pool_harness import (BLOCK, Instance, Place, Pool, Reference, ask, has_pool, n_found,
-                          need_redis, pool_model, prompt_of, remote)
+from pool_harness import (BLOCK, Instance, Place, Pool, Reference, ask, n_found, need_pool,
+                          pool_model, prompt_of, remote)
 
 N_FOUND = 10 * BLOCK  # of prompt_of()
-KEYS = {"anna": "sk-anna", "bert": "sk-bert"}
+KEYS = {"anna": "sk-test-anna", "bert": "sk-test-bert"}
 
 MODEL: Path
 REFERENCE: Reference
@@ -55,7 +55,7 @@ def kv_of_another_instance_is_found() -> None:
 def kv_comes_over_ucx_too() -> None:
     with Pool(MODEL) as pool:
         a = pool.start(0, "--pool-transport", "auto")
-        if "ucx" not in a.first_lines + a.log_text():
+        if "transport ucx" not in a.first_lines:
             print("      no UCX in this build")
             return
         b = pool.start(1, "--pool-transport", "ucx")
@@ -115,7 +115,7 @@ def tenants_share_nothing() -> None:
         file.write_text(json.dumps({"keys": [{"name": n, "key": k, "tenant": n}
                                              for n, k in KEYS.items()]}))
         file.chmod(0o600)
-        options = ("--api-key-file", str(file), "--admin-api-key", "sk-admin")
+        options = ("--api-key-file", str(file), "--admin-api-key", "sk-test-admin")
         a, b = (TenantInstance(pool, Place(i), f"i{i}", *options) for i in range(2))
         pool.instances += [a, b]
         pool.wait()
@@ -138,7 +138,7 @@ class TenantInstance(Instance):
         original = self.request
         try:
             self.request = lambda method, path, body=None, headers=None: original(  # type: ignore
-                method, path, body, {"Authorization": "Bearer sk-admin", **(headers or {})})
+                method, path, body, {"Authorization": "Bearer sk-test-admin", **(headers or {})})
             return super().metrics()
         finally:
             del self.request
@@ -187,7 +187,7 @@ def a_stranger_gets_nothing() -> None:
         attempts += [rng.randbytes(rng.randrange(1, 300)) for _ in range(10)]
         for data in attempts:
             with contextlib.closing(Place(0).connect(a.data_port)) as s:
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(OSError):  # it may be closed before all is sent
                     s.sendall(data)
                     s.shutdown(socket.SHUT_WR)
                 assert len(read_until_closed(s)) < 1000
@@ -209,11 +209,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     names = parser.parse_args().names
-    need_redis()
-    if not has_pool():
-        tarn_test.skip("this build has no pool")
     with tempfile.TemporaryDirectory(prefix="tarn-pool-test-") as folder:
         MODEL = pool_model(folder)
+        need_pool(MODEL)
         REFERENCE = Reference(MODEL, folder)
         try:
             return run_tests([t for t in TESTS if not names or t.__name__ in names])

@@ -84,12 +84,13 @@ class Cluster:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             shared = self.stack.enter_context(pool_flags(folder, pool_options)) if has_pool else []
-            events = [f"tcp://127.0.0.1:{free_port()}" for _ in range(n)]
+            ports = [free_port() for _ in range(n)]  # of the KV events
 
             def start(i: int) -> common.Server:
                 mine = folder / f"instance-{i}"
                 shutil.copytree(cache_dir, mine)
-                publish = ["--kv-events", events[i]] if routing == "precise" else []
+                publish = (["--kv-events-endpoint", f"tcp://*:{ports[i]}"]
+                           if routing == "precise" else [])
                 return common.Server([common.program("tarn-server"), "--model", str(model),
                                       "--load-format", "dummy", "--port", "0", "--log-level",
                                       "warn", "--cache-dir", str(mine), "--documents-path", "none",
@@ -104,7 +105,7 @@ class Cluster:
             self.router = self.stack.enter_context(common.Server([
                 sys.executable, str(Path(__file__).with_name("router.py")), "--policy", routing,
                 "--instances", ",".join(s.url for s in self.servers),
-                *(["--events", ",".join(events)] if routing == "precise" else [])]))
+                "--events", ",".join(f"tcp://127.0.0.1:{p}" for p in ports)]))
         except BaseException:
             self.stack.close()
             raise

@@ -2,8 +2,8 @@
 TCP) and msgpack as vLLM sends them, written out here so that the router needs no package.
 
 An event batch is three frames: topic, sequence (8 bytes, big endian), and a msgpack array [time,
-events, rank]. The view knows blocks by the server's own hashes and compares token ids, so blocks
-may have any length.
+events, rank]. The view finds the blocks of a prompt by the ids in the events; the server's hashes
+are only names.
 """
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def unpack_at(data: bytes, at: int) -> tuple[object, int]:
 
 class KvView:
     def __init__(self) -> None:
-        self.nodes: dict[object, tuple[object, tuple[int, ...], set[str]]] = {}
-        self.children: dict[object, dict[tuple[int, ...], object]] = {}
+        self.nodes: dict[object, tuple[tuple, set[str]]] = {}  # hash -> place, media
+        self.places: dict[tuple, object] = {}  # (hash of the block before, ids) -> hash
+        self.block_size = 0
         self.n_events = self.n_lost = 0
         self.next_sequence: int | None = None
 
@@ -87,54 +88,34 @@ class KvView:
                 self.stored(event)
             elif event["type"] == "BlockRemoved":
                 for block in event["block_hashes"]:
-                    self.removed(block, event.get("medium") or "GPU")
+                    self.removed(block, event["medium"])
             elif event["type"] == "AllBlocksCleared":
                 self.nodes.clear()
-                self.children.clear()
+                self.places.clear()
 
     def stored(self, event: dict) -> None:
-        """The blocks of an event follow each other; block_size is the length of all but the last,
-        which may be shorter."""
+        """The blocks of an event follow each other."""
         parent, ids, n = event["parent_block_hash"], event["token_ids"], event["block_size"]
-        medium = event.get("medium") or "GPU"
+        self.block_size = n
         for i, block in enumerate(event["block_hashes"]):
-            tokens = tuple(ids[i * n:(i + 1) * n])
-            if block in self.nodes:
-                self.nodes[block][2].add(medium)
-            elif tokens:
-                self.nodes[block] = (parent, tokens, {medium})
-                self.children.setdefault(parent, {})[tokens] = block
+            place = (parent, *ids[i * n:(i + 1) * n])
+            self.places[place] = block
+            self.nodes.setdefault(block, (place, set()))[1].add(event["medium"])
             parent = block
 
     def removed(self, block: object, medium: str) -> None:
-        node = self.nodes.get(block)
-        if not node:
-            return
-        parent, tokens, media = node
+        place, media = self.nodes.get(block, (None, set()))
         media.discard(medium)
-        if media:
-            return
-        del self.nodes[block]
-        siblings = self.children.get(parent, {})
-        if siblings.get(tokens) == block:
-            del siblings[tokens]
-            if not siblings:
-                del self.children[parent]
+        if place and not media:
+            del self.nodes[block]
+            del self.places[place]
 
     def n_held(self, ids: list[int]) -> int:
         """Tokens of the prompt's beginning that lie on this server."""
-        at, parent = 0, None
-        while True:
-            siblings = self.children.get(parent)
-            if not siblings:
-                return at
-            for n in sorted({len(t) for t in siblings}, reverse=True):
-                block = siblings.get(tuple(ids[at:at + n]))
-                if block is not None:
-                    at, parent = at + n, block
-                    break
-            else:
-                return at
+        at, n, parent = 0, self.block_size, None
+        while n and (block := self.places.get((parent, *ids[at:at + n]))) is not None:
+            at, parent = at + n, block
+        return at
 
 
 # --- the subscriber ---

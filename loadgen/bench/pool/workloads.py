@@ -9,7 +9,7 @@ import random
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "rag"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "rag"))
 import scenario  # noqa: E402
 
 SYSTEM = ("Answer from the documents and from what was said before. If they do not say, answer: I "
