@@ -3,11 +3,22 @@
 #include "cache/cache.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "cache/cache_inner.h"
 #include "cache/policy/replace.h"
 #include "kernels/device.h"
+
+/* Blocks of other instances that may be known at a time. */
+#define DEFAULT_REMOTE_BLOCKS 16384u
+/* As struct pool_config: the store needs the deadlines, too. */
+#define DEFAULT_LOOKUP_MS 50u
+#define DEFAULT_PULL_MS 2000u
+/* Events that the pool may be behind. */
+#define N_POOL_EVENTS 4096u
+/* The directory need not hear more often how busy this instance is. */
+#define LOAD_PAUSE_NS UINT64_C(100000000)
 
 const char *cache_tier_name(enum cache_tier t)
 {
@@ -77,6 +88,52 @@ static enum status open_disk(struct cache *c, struct buf *why)
     return tier_disk_open(&c->tiers[CACHE_DISK], &disk, why);
 }
 
+/* Let the pool lend from the memory of a tier that the host can address. */
+static void register_memory(struct cache *c, enum cache_tier which, uint32_t n_blocks)
+{
+    const struct tier *t = c->tiers[which];
+
+    if (t && tier_is_addressable(t))
+        pool_register(c->pool, tier_memory(t, 0), n_blocks * kv_block_bytes(&c->config.pool));
+}
+
+static enum status join_pool(struct cache *c, struct buf *why)
+{
+    const struct cache_remote_config *r = &c->config.remote;
+    struct device *self = device_group_self(&c->config.group);
+    bool shares = tier_is_addressable(c->tiers[CACHE_DEVICE]); /* the host's blocks lie behind */
+    struct pool_config config = {.directory = {.url = r->url, .pool = r->pool ? r->pool : ""},
+                                 .transport = r->transport ? r->transport : "auto",
+                                 .listen = r->listen,
+                                 .announce_host = r->announce_host,
+                                 .name = r->name ? r->name : "",
+                                 .http = r->http ? r->http : "",
+                                 .block_bytes = kv_block_bytes(&c->config.pool),
+                                 .lookup_ms = r->lookup_ms,
+                                 .pull_ms = r->pull_ms,
+                                 .wake = r->wake,
+                                 .wake_arg = r->wake_arg};
+    struct tier_remote_config remote = {
+        .device = self, .block_bytes = config.block_bytes, .n_blocks = r->n_blocks};
+    enum status s = cache_events_create(&c->pool_events, N_POOL_EVENTS, false);
+
+    c->meta = calloc(POOL_PATH_MAX, sizeof *c->meta);
+    if (s != OK || !c->meta)
+        return buf_why(why, ERR_NOMEM, "out of memory for the pool");
+    config.events = c->pool_events;
+    memcpy(config.secret, r->secret, sizeof config.secret);
+    memcpy(config.fingerprint, r->fingerprint, sizeof config.fingerprint);
+    s = pool_open(&c->pool, &config, why);
+    if (s != OK)
+        return s;
+    register_memory(c, CACHE_DEVICE,
+                    c->config.pool.n_blocks + (shares ? c->config.n_host_blocks : 0));
+    if (!shares)
+        register_memory(c, CACHE_HOST, c->config.n_host_blocks);
+    remote.pool = c->pool;
+    return tier_remote_open(&c->tiers[CACHE_REMOTE], &remote, why);
+}
+
 /* Belady's policy needs to know the future: it is for simulations only. */
 static enum status parse_policy(const char *name, enum replace_policy *out, struct buf *why)
 {
@@ -94,14 +151,17 @@ static enum status init_cache(struct cache *c, struct buf *why)
     if (s != OK)
         return s;
     s = open_memory(c);
-    if (c->config.remote.url)
-        return buf_why(why, ERR_UNSUPPORTED, "{pool}: this cache cannot join a pool");
     if (s == OK && c->config.disk.path && (s = open_disk(c, why)) != OK)
         return s; /* it has said why */
-    if (s == OK)
-        s = store_create(&c->store, &c->config, c->tiers, policy, why);
-    if (s == OK)
+    if (s == OK && c->config.remote.url && (s = join_pool(c, why)) != OK)
         return s;
+    if (s == OK)
+        s = store_create(&c->store, &c->config, c->tiers, c->pool, policy, why);
+    if (s == OK) {
+        store_send_events(c->store, c->pool_events,
+                          c->config.prefix_caching ? c->config.kv_events : NULL);
+        return s;
+    }
     return buf_why(
         why, s,
         "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
@@ -109,6 +169,13 @@ static enum status init_cache(struct cache *c, struct buf *why)
         "{kv_host_bytes} or {kv_disk_bytes}",
         status_words(s), c->config.pool.n_blocks, c->config.n_host_blocks,
         kv_block_bytes(&c->config.pool), tier_n_blocks(c->tiers[CACHE_DISK]));
+}
+
+static void set_defaults(struct cache_remote_config *r)
+{
+    r->n_blocks = r->n_blocks ? r->n_blocks : DEFAULT_REMOTE_BLOCKS;
+    r->lookup_ms = r->lookup_ms ? r->lookup_ms : DEFAULT_LOOKUP_MS;
+    r->pull_ms = r->pull_ms ? r->pull_ms : DEFAULT_PULL_MS;
 }
 
 enum status cache_create(struct cache **out, const struct cache_config *config, struct buf *why)
@@ -120,6 +187,7 @@ enum status cache_create(struct cache **out, const struct cache_config *config, 
     if (!c)
         return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
     c->config = *config;
+    set_defaults(&c->config.remote);
     s = init_cache(c, why);
     if (s != OK) {
         cache_destroy(c);
@@ -135,8 +203,12 @@ void cache_destroy(struct cache *c)
         return;
     ASSERT(c->n_seqs == 0);
     store_destroy(c->store);
-    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
+    tier_close(c->tiers[CACHE_REMOTE]);
+    pool_close(c->pool); /* before the memory from which it lends is freed */
+    cache_events_destroy(c->pool_events);
+    for (enum cache_tier t = 0; t < CACHE_REMOTE; t++)
         tier_close(c->tiers[t]);
+    free(c->meta);
     free(c);
 }
 
@@ -159,6 +231,7 @@ void cache_spill_ahead(struct cache *c, uint32_t n_blocks)
 bool cache_poll(struct cache *c, uint64_t now_ns)
 {
     cache_assert_owner(c);
+    c->now_ns = now_ns;
     return store_poll(c->store, now_ns);
 }
 
@@ -231,22 +304,37 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first)
 
 void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running)
 {
-    (void)c, (void)n_waiting, (void)n_running;
+    struct pool_load load = {.n_waiting = n_waiting, .n_running = n_running};
+
+    cache_assert_owner(c);
+    if (!c->pool || c->now_ns < c->load_set_ns + LOAD_PAUSE_NS)
+        return;
+    c->load_set_ns = c->now_ns;
+    for (enum cache_tier t = 0; t <= CACHE_HOST; t++) {
+        load.n_blocks += tier_n_blocks(c->tiers[t]);
+        load.n_free_blocks += c->tiers[t] ? tier_n_free(c->tiers[t]) : 0;
+    }
+    pool_set_load(c->pool, &load);
+}
+
+uint32_t cache_pool_deadline_ms(const struct cache *c)
+{
+    return c->pool ? c->config.remote.lookup_ms + c->config.remote.pull_ms : 0;
 }
 
 void cache_leave(struct cache *c)
 {
-    (void)c;
+    cache_assert_owner(c);
+    if (c->pool)
+        store_leave(c->store);
 }
 
 bool cache_has_left(const struct cache *c)
 {
-    (void)c;
-    return true;
+    return !c->pool || store_has_left(c->store);
 }
 
 uint32_t cache_instances(struct cache *c, struct directory_instance *out, uint32_t n_max)
 {
-    (void)c, (void)out, (void)n_max;
-    return 0;
+    return c->pool ? pool_instances(c->pool, out, n_max) : 0;
 }

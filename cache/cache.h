@@ -22,6 +22,8 @@
  *     while it lies in memory. Eviction therefore never waits for the disk, and what is on disk
  *     survives the process. A node that lies on disk only is read while its request waits
  *     (cache_seq_load()).
+ *   - Other instances of a pool are one more tier (cache/pool/pool.h). A waiting request asks them
+ *     for blocks that no tier here has, and what is found is read like nodes on disk.
  *
  * A block is in exactly one state: free; cached (in the tree, no reference); in use (one reference
  * or more); in transfer. The sum is constant (promise P2, ARCHITECTURE.md).
@@ -165,7 +167,7 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id);
  * known ids but one: the last is always computed, because its logits are needed. The match is not
  * pinned and may be evicted at any time. */
 uint32_t cache_match(const struct cache_seq *s);
-/* The same, plus the nodes behind it that lie on disk only, without a tail: what the match can
+/* The same, plus the nodes behind it that lie in slow tiers only, without a tail: what the match can
  * become after cache_seq_load(). */
 uint32_t cache_match_disk(const struct cache_seq *s);
 /* Pin what cache_match() would find, and fetch what lies on the host only. Call it only on a
@@ -184,14 +186,14 @@ void cache_seq_expect(struct cache_seq *s, uint64_t due_ns);
  * fetched now, because prefetch_share is used up or all possible victims are due earlier. Then do
  * not ask for later sequences either. No effect on a host device. */
 bool cache_seq_prefetch(struct cache_seq *s);
-/* Begin to read the nodes of a waiting sequence that lie on disk only. Call it in every step, for
- * the waiting sequences in the order of service, until cache_seq_is_loading() is false: everything
- * is in memory, a read failed or took longer than timeout_ns, or reading would take longer than
- * computing. is_first: no sequence before this one is loading. The first sequence may evict any
+/* Begin to read the nodes of a waiting sequence that lie in slow tiers only. With a pool, look up
+ * what no tier here has, once. Call it in every step, for the waiting sequences in the order of
+ * service, until cache_seq_is_loading() is false: everything is in memory, a lookup or read failed
+ * or took longer than its deadline, or reading would take longer than computing. is_first: no sequence before this one is loading. The first sequence may evict any
  * unused node; the others stay within prefetch_share. False: no more can be read now, do not ask
  * for later sequences. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
-/* Whether the sequence should wait for reads. With a disk tier this is true from opening until
+/* Whether the sequence should wait for reads. With a slow tier this is true from opening until
  * cache_seq_load() finds nothing to wait for. */
 bool cache_seq_is_loading(const struct cache_seq *s);
 /* Let the sequence run although it is loading, for example because no other one can run. Nodes that
@@ -398,6 +400,8 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first);
 /* Tell the other instances how many requests wait and run here. Call it often: it does something at
  * most every 100 ms. */
 void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running);
+/* The longest that a lookup and the reads of what it finds take; 0 without a pool. */
+uint32_t cache_pool_deadline_ms(const struct cache *c);
 /* Begin to hand over to other instances what no other one holds. cache_poll() goes on with it; the
  * cache serves as before. Further calls have no effect. */
 void cache_leave(struct cache *c);

@@ -15,6 +15,11 @@ struct cache {
     struct cache_config config;
     struct tier *tiers[CACHE_N_TIERS]; /* NULL: there is no such tier */
     struct store *store;
+    struct pool *pool;                /* NULL: no pool */
+    struct cache_events *pool_events; /* from the store to the pool */
+    struct pool_meta *meta;           /* [POOL_PATH_MAX] scratch; with a pool only */
+    uint64_t load_set_ns;             /* cache_set_load() */
+    uint64_t now_ns;                  /* of the latest cache_poll() */
     uint32_t n_seqs;
     uint64_t n_nonces;
     uint64_t n_query_tokens, n_hit_tokens, n_restored_tokens;

@@ -43,6 +43,8 @@ struct cache_seq {
     uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
     uint32_t n_blocks_max;
     struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
+    uint32_t *event_ids; /* [n_event_ids_max], the first n_ids known; NULL: no events want ids */
+    uint32_t n_event_ids_max;
     uint32_t n_keys;
     uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
     uint32_t n_match_keys_max; /* blocks within these tokens */
@@ -67,11 +69,14 @@ struct cache_seq {
     uint64_t n_expected_out;
     uint32_t tail_pos0, tail_n; /* place and tokens of a tail that it left; 0: none */
     struct kv_key tail_name;
-    bool is_loading; /* part of its path may lie on disk only */
+    bool is_loading; /* part of its path may lie in slow tiers only */
     bool is_reading; /* all reads were under way when n_load_events had this value */
     uint64_t n_load_events;
-    uint64_t session; /* 0: none */
-    bool keeps;       /* cache_seq_keep() */
+    bool has_looked;      /* the pool was asked, or need not be */
+    uint32_t lookups[2];  /* of another request, and its own; STORE_NO_LOOKUP */
+    uint64_t waited_from; /* for what is loaded; 0: it does not wait */
+    uint64_t session;     /* 0: none */
+    bool keeps;           /* cache_seq_keep() */
     uint64_t keep_due_ns, keep_until_ns;
     bool has_left;       /* nodes of it are in the tree, under private keys */
     struct kv_key nonce; /* of private keys; zero with prefix caching */
@@ -168,6 +173,17 @@ static bool reads_disk(const struct cache *c)
     return c->config.disk.path && c->config.prefix_caching;
 }
 
+static bool sends_ids(const struct cache *c)
+{
+    return c->config.kv_events && c->config.prefix_caching;
+}
+
+/* Whether KV may have to be read before the sequence can use it. */
+static bool reads_slow(const struct cache *c)
+{
+    return (c->config.disk.path || c->pool) && c->config.prefix_caching;
+}
+
 enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
                            uint32_t n_tokens_max, struct cache_seq **out)
 {
@@ -178,6 +194,8 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     cache_assert_owner(c);
     ASSERT(prompt->n_keys <= n && prompt->n_ids <= n_tokens_max);
     *out = NULL;
+    if (sends_ids(c))
+        bytes += n_tokens_max * sizeof(uint32_t);
     struct cache_seq *s = calloc(1, bytes);
     if (!s)
         return ERR_NOMEM;
@@ -193,6 +211,11 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     if (prompt->n_keys)
         memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
     s->n_keys = prompt->n_keys;
+    if (sends_ids(c)) {
+        s->event_ids = (uint32_t *)(s->keys + n);
+        memcpy(s->event_ids, prompt->ids, prompt->n_ids * sizeof *prompt->ids);
+    }
+    s->n_event_ids_max = n_tokens_max;
     s->n_match_max = CACHE_MATCH_ALL;
     s->n_match_keys_max = UINT32_MAX;
     if (!c->config.prefix_caching) {
@@ -201,7 +224,8 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
             hide_key(s, &s->keys[i]);
     }
     s->end.node = KTREE_ROOT;
-    s->is_loading = reads_disk(c);
+    s->is_loading = reads_slow(c);
+    s->lookups[0] = s->lookups[1] = STORE_NO_LOOKUP;
     c->n_seqs++;
     *out = s;
     return OK;
@@ -226,6 +250,16 @@ static void stop_expecting(struct cache_seq *s)
         store_unexpect(st, s->keys, s->n_expected, s->due_s);
     s->n_expected = 0;
     s->expects_tail = false;
+}
+
+static void stop_loading(struct cache_seq *s)
+{
+    s->is_loading = false;
+    for (int i = 0; i < 2; i++) {
+        if (s->lookups[i] != STORE_NO_LOOKUP)
+            store_end_lookup(s->cache->store, s->lookups[i]);
+        s->lookups[i] = STORE_NO_LOOKUP;
+    }
 }
 
 /* The ids at [pos, pos + n). NULL: they are generated ids of a closed block, which are not kept. */
@@ -329,7 +363,8 @@ static void let_go(struct cache_seq *s, bool leaves)
     s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
     s->cursor = s->end_cursor = (struct cursor){0};
     s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
-    s->is_loading = reads_disk(s->cache);
+    s->is_loading = reads_slow(s->cache);
+    s->has_looked = false;
 }
 
 void cache_seq_drop(struct cache_seq *s)
@@ -367,6 +402,7 @@ void cache_seq_close(struct cache_seq *s)
     struct store *st = s->cache->store;
     cache_assert_owner(s->cache);
     stop_expecting(s);
+    stop_loading(s);
     if (s->asked_prefetch && s->n_blocks == 0) { /* it still waits */
         struct ktree_match m = match_path(s);
         store_forget_prefetch(st, &m, own_tail(s));
@@ -385,6 +421,10 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
 {
     struct kv_key key;
 
+    if (s->event_ids && s->n_ids < s->n_event_ids_max) {
+        s->event_ids[s->n_ids] = id;
+        s->use.n_event_ids = s->n_ids + 1;
+    }
     s->n_ids++;
     if (kv_chain_push(&s->chain, id, &key)) {
         ASSERT(s->n_keys < s->n_blocks_max);
@@ -452,9 +492,9 @@ uint32_t cache_match(const struct cache_seq *s)
 
 uint32_t cache_match_disk(const struct cache_seq *s)
 {
-    if (!reads_disk(s->cache))
+    if (!reads_slow(s->cache))
         return cache_match(s);
-    struct ktree_match m = store_match_disk(s->cache->store, s->keys, n_keys_to_match(s));
+    struct ktree_match m = store_match_all(s->cache->store, s->keys, n_keys_to_match(s));
     uint32_t n = store_match_tokens(s->cache->store, &m), n_memory = cache_match(s);
     return n > n_memory ? n : n_memory;
 }
@@ -521,7 +561,7 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     cache_assert_owner(c);
     ASSERT(s->n_blocks == 0);
     stop_expecting(s);
-    s->is_loading = false;
+    stop_loading(s);
     s->use = (struct store_use){.is_new = !s->has_run,
                                 .session = s->session,
                                 .miss_s_per_byte =
@@ -529,7 +569,10 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
                                 .ids = reads_disk(c) ? s->prompt.ids : NULL,
                                 .n_ids = s->prompt.n_ids,
                                 .n_public = s->prompt.n_public,
-                                .scope = s->prompt.chain.scope};
+                                .scope = s->prompt.chain.scope,
+                                .event_ids = s->event_ids,
+                                .n_event_ids = s->event_ids ? s->n_ids : 0,
+                                .salt = s->prompt.salt};
     store_attach(c->store, &m, &s->use, &s->end, s->blocks, lay);
     for (uint32_t i = 0; i < s->end.n_blocks; i++) {
         uint32_t n = cut_len(s, &s->cursor);
@@ -580,7 +623,10 @@ uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens)
         cut_next(s, &at);
         n++;
     }
-    return n + count_new_blocks(s, at, room, n_tokens);
+    n += count_new_blocks(s, at, room, n_tokens);
+    if (s->cache->pool)
+        store_note_need(s->cache->store, n);
+    return n;
 }
 
 uint32_t cache_seq_reclaimable(const struct cache_seq *s)
@@ -727,6 +773,41 @@ bool cache_seq_prefetch(struct cache_seq *s)
     return s->was_prefetched;
 }
 
+/* Describe the first n closed blocks. */
+static void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t n)
+{
+    struct cursor at = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t pos0 = at.pos, n_tokens = cut_len(s, &at);
+
+        meta[i] = (struct pool_meta){.n_tokens = (uint8_t)n_tokens,
+                                     .starts_segment = at.n_in_segment == 0,
+                                     .is_public = pos0 + n_tokens <= s->prompt.n_public,
+                                     .depth = at.span};
+        cut_next(s, &at);
+    }
+}
+
+/* Ask the pool for what no tier here has. True: an answer is awaited. */
+static bool looks_elsewhere(struct cache_seq *s)
+{
+    struct cache *c = s->cache;
+    uint32_t n = n_keys_to_match(s);
+
+    n = n < POOL_PATH_MAX ? n : POOL_PATH_MAX;
+    if (s->lookups[0] == STORE_NO_LOOKUP)
+        s->lookups[0] = store_join_lookup(c->store, s->keys, n);
+    if (s->lookups[0] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[0]))
+        return true;
+    if (!s->has_looked) {
+        describe_blocks(s, c->meta, n);
+        s->lookups[1] = store_begin_lookup(c->store, s->keys, c->meta, n);
+        s->has_looked = true;
+    }
+    return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);
+}
+
 bool cache_seq_load(struct cache_seq *s, bool is_first)
 {
     struct store *st = s->cache->store;
@@ -740,11 +821,14 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
         store_load_first(st, s);
     if (s->is_reading && s->n_load_events == n_events)
         return true;
+    bool looks = s->cache->pool && looks_elsewhere(s);
     enum store_load_state state =
         store_load(st, s->keys, n_keys_to_match(s), s, is_told ? s->due_s : STORE_NO_DUE);
     s->n_load_events = n_events;
-    s->is_reading = state == STORE_LOADING;
-    s->is_loading = state != STORE_LOADED;
+    s->is_reading = state == STORE_LOADING || (looks && state == STORE_LOADED);
+    s->is_loading = looks || state != STORE_LOADED;
+    if (!s->is_loading)
+        stop_loading(s);
     s->asked_prefetch |= s->is_loading;
     return state != STORE_CANNOT_LOAD;
 }
@@ -756,7 +840,7 @@ bool cache_seq_is_loading(const struct cache_seq *s)
 
 void cache_seq_stop_loading(struct cache_seq *s)
 {
-    s->is_loading = false;
+    stop_loading(s);
 }
 
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,

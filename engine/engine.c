@@ -410,6 +410,16 @@ static struct cache_config cache_shape(struct engine *e, const struct kv_pool *p
                                  .seconds_arg = &e->cost};
 }
 
+/* The longest that a planned request waits for KV from a slow tier. */
+static uint64_t load_timeout_ns(const struct engine *e)
+{
+    const struct engine_config *c = &e->config;
+    uint64_t disk_ms = c->kv_disk_path ? c->kv_disk_timeout_ms : 0;
+    uint64_t pool_ms = cache_pool_deadline_ms(e->cache);
+
+    return (disk_ms > pool_ms ? disk_ms : pool_ms) * UINT64_C(1000000);
+}
+
 static enum status create_lineup(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
@@ -421,7 +431,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
         .cache = e->cache,
         .swap_ahead = ahead,
         .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : engine_measure_copy(e),
-        .load_timeout_ns = c->kv_disk_path ? c->kv_disk_timeout_ms * UINT64_C(1000000) : 0,
+        .load_timeout_ns = load_timeout_ns(e),
         .scheduler = {.policy = engine_first_policy(e),
                       .n_slots = e->n_slots + 1, /* the last one: of engine_estimate() */
                       .n_running_max = c->max_num_seqs,

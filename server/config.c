@@ -331,7 +331,7 @@ static enum status check_disk(const struct config *c, struct buf *why)
     return OK;
 }
 
-/* Pools are parts of keys in Redis and of messages. */
+/* The name of a pool is part of keys in Redis. */
 static bool is_pool_name(const char *text)
 {
     size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-");
@@ -339,7 +339,7 @@ static bool is_pool_name(const char *text)
     return n > 0 && n <= POOL_NAME_MAX && text[n] == '\0';
 }
 
-/* A name for people in logs and lists: without spaces and control characters. */
+/* Names of instances stand in logs and lists: no spaces, no control characters. */
 static bool is_instance_name(const char *text)
 {
     size_t n = 0;

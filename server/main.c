@@ -292,7 +292,7 @@ static void leave_pool(const struct server *srv, const sigset_t *set, uint64_t e
     while (!(has_left = engine_has_left_pool(srv->engine)) && clock_now_ns() < end_ns &&
            !engine_failed(srv->engine))
         if (wait_signal(set, DRAIN_POLL_NS)) {
-            log_event(LOG_WARN, "second signal", "%s", "the pool is left at once");
+            log_event(LOG_WARN, "second signal", "%s", "");
             break;
         }
     engine_stats(srv->engine, &stats);

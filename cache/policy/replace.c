@@ -194,8 +194,12 @@ static uint32_t fresh_id(struct replace *r, uint64_t key, uint64_t bytes, uint32
     if (id == REPLACE_NONE)
         return REPLACE_NONE;
     r->unused = r->entries[id].newer;
-    r->entries[id] = (struct entry){
-        .key = key, .bytes = bytes, .depth = depth, .used_s = r->now_s, .known = true};
+    r->entries[id] = (struct entry){.key = key,
+                                    .bytes = bytes,
+                                    .depth = depth,
+                                    .used_s = r->now_s,
+                                    .limit_s = INFINITY,
+                                    .known = true};
     map_put(&r->by_key, key, id);
     for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
         *place_of(r, tier, id) = (struct place){.pos = NO_POSITIONS, .due = INFINITY};
@@ -232,6 +236,7 @@ uint32_t replace_enter(struct replace *r, uint64_t key, uint32_t parent, uint32_
     r->entries[id].depth = depth;
     r->entries[id].in_tree = true;
     r->entries[id].is_dead = false;
+    r->entries[id].limit_s = INFINITY;
     return id;
 }
 
@@ -433,6 +438,24 @@ bool replace_demote(struct replace *r, uint32_t id)
     for (uint32_t tier = 0; tier < r->n_tiers; tier++)
         heap_moved(r, tier, id);
     return true;
+}
+
+void replace_limit_cost(struct replace *r, uint32_t id, double s_per_byte)
+{
+    struct entry *e = entry_in_tree(r, id);
+    double was = entry_avg_cost(e);
+
+    ASSERT(s_per_byte >= 0);
+    e->limit_s = s_per_byte;
+    if (entry_avg_cost(e) == was)
+        return;
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
+        if (r->policy == REPLACE_CONTEST)
+            contest_repriced(r, tier, id, was);
+        else
+            place_of(r, tier, id)->key[0] = priority(r, &r->tiers[tier], e);
+        heap_moved(r, tier, id);
+    }
 }
 
 void replace_time(struct replace *r, double now_s)

@@ -174,6 +174,21 @@ void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_kn
     contest_know(r, tier, id);
 }
 
+void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was)
+{
+    const struct tier *t = &r->tiers[tier];
+    const struct entry *e = &r->entries[id];
+    struct place *p = place_of(r, tier, id);
+    double old = fmax(was, COST_MIN), cost = fmax(entry_avg_cost(e), COST_MIN);
+    double mean = t->asked_s > 0 ? t->asked_s / t->asked_bytes : fmax(old, cost);
+
+    contest_forget(r, tier, id);
+    p->key[ORDER_WORTH] += log2(cost / old);
+    p->key[ORDER_CLOCK] += fmin(e->n_uses * cost / mean, CLOCK_USES_MAX) -
+                           fmin(e->n_uses * old / mean, CLOCK_USES_MAX);
+    contest_know(r, tier, id);
+}
+
 void contest_entered(struct replace *r, uint32_t tier, uint32_t id)
 {
     struct tier *t = &r->tiers[tier];

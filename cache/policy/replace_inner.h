@@ -36,6 +36,7 @@ struct entry {
     uint64_t stamp; /* number of its last use; in a tie the entry used later stays */
     double miss_s;  /* sum of miss_s_per_byte over n_misses */
     double own_s;
+    double limit_s; /* replace_limit_cost() */
     double next_use;
     uint32_t n_uses, n_misses;
     uint32_t parent, depth;
@@ -109,10 +110,13 @@ static inline struct place *place_of(const struct replace *r, uint32_t tier, uin
     return &r->places[(uint64_t)id * r->n_tiers + tier];
 }
 
-/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. */
+/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. At most
+ * what it costs to have it from elsewhere. */
 static inline double entry_avg_cost(const struct entry *e)
 {
-    return e->n_misses ? e->miss_s / e->n_misses : e->own_s;
+    double cost = e->n_misses ? e->miss_s / e->n_misses : e->own_s;
+
+    return cost < e->limit_s ? cost : e->limit_s;
 }
 
 /* replace_heap.c */
@@ -127,6 +131,8 @@ void heap_check(const struct replace *r, uint32_t tier);
 /* After a use of the entry: credit the orders that would have kept it by its old priorities, then
  * compute its new ones. */
 void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_known);
+/* The entry's cost was `was` and has changed: move its priorities. */
+void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was);
 /* Compute the first priorities of a new entry. */
 void contest_entered(struct replace *r, uint32_t tier, uint32_t id);
 /* Add the entry's bytes to the histograms at its priorities. */

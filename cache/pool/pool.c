@@ -272,7 +272,8 @@ static bool place_offers(struct pool *p)
 
 static void init_lists(struct pool *p)
 {
-    p->ask_now = p->first_wait = p->last_wait = POOL_NONE;
+    p->ask_now = POOL_NONE;
+    link_init(&p->waiting_reads);
     for (uint32_t i = 0; i < POOL_N_SENDS; i++)
         p->sends[i].next_free = i + 1 < POOL_N_SENDS ? i + 1 : POOL_NONE;
 }

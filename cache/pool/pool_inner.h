@@ -23,6 +23,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/list.h"
 #include "base/map.h"
 #include "base/spsc.h"
 #include "cache/pool/pool.h"
@@ -121,7 +122,7 @@ struct pool_read_slot {
 
     enum pool_read_stage stage;
     uint32_t generation;
-    uint32_t next; /* waiting */
+    struct link link; /* of waiting_reads */
     uint32_t crc[POOL_READ_MAX];
     uint64_t sent_ns, head_ns;
     bool is_alone; /* the peer had no other read then */
@@ -301,9 +302,8 @@ struct pool {
     struct map peer_of_id;
     struct pool_send sends[POOL_N_SENDS];
     uint32_t first_send;
-    uint32_t first_wait, last_wait; /* reads that wait */
-    uint32_t n_looking;             /* tickets */
-    double strikes;                 /* failed handshakes, less what was forgiven since */
+    struct link waiting_reads;
+    double strikes; /* failed handshakes, less what was forgiven since */
     uint64_t strikes_ns;
     struct directory_instance info; /* this instance */
     struct directory_event event;   /* too large for the stack of a small thread */

@@ -148,7 +148,9 @@ void pool_lend_answer(struct pool *p, uint32_t lease)
     ASSERT(l->stage == POOL_LEASE_ASKED);
     if (l->n_lent == 0 || !is_wanted) {
         if (l->conn != POOL_NONE) {
-            say_lent(p, l->conn, l->ask, l->n_there, l->n_lent ? WIRE_BUSY : WIRE_STALE);
+            /* An engine that lends nothing of what is here has lent too much already. */
+            bool is_here = l->n_lent > 0 || inventory_can_lend(p->inventory, &l->keys[l->n_there]);
+            say_lent(p, l->conn, l->ask, l->n_there, is_here ? WIRE_BUSY : WIRE_STALE);
             p->conns[l->conn].n_leases--;
         }
         if (l->n_lent == 0) {

@@ -57,7 +57,6 @@ static void end_lookup(struct pool *p, struct pool_ticket *t, bool is_found)
 {
     uint32_t no = (uint32_t)(t - p->tickets);
 
-    p->n_looking--;
     t->stage = is_found ? POOL_HOLDING : POOL_IDLE;
     if (is_found) {
         p->live.n_found++;
@@ -218,7 +217,6 @@ static void begin(struct pool *p, struct pool_ticket *t, uint64_t ns)
     t->conn = t->peer = POOL_NONE;
     t->began_ns = p->now_ns;
     t->deadline_ns = p->now_ns + ns;
-    p->n_looking++;
     p->live.n_lookups++;
 }
 
@@ -363,7 +361,6 @@ void pool_lookup_forget(struct pool *p, uint32_t ticket)
         pool_conn_say(p, t->conn, &(struct wire_message){.kind = WIRE_CLOSE, .id = tag_of(p, t)});
     } else if (t->stage != POOL_IDLE) {
         cancel_ask(p, t);
-        p->n_looking--;
     }
     t->stage = POOL_IDLE;
     t->conn = POOL_NONE;

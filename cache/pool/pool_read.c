@@ -31,6 +31,8 @@ static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
         p->live.n_reads_failed++;
         p->live.n_corrupt += status == ERR_CORRUPT;
     }
+    if (r->stage == POOL_READ_WAITS)
+        link_remove(&r->link);
     r->stage = POOL_READ_FREE;
     r->generation++;
     t->n_reads--;
@@ -68,23 +70,13 @@ void pool_read_end_all(struct pool *p, uint32_t ticket, enum status status)
 
 /* --- sending --- */
 
-static void append(struct pool *p, uint32_t read)
-{
-    p->reads[read].next = POOL_NONE;
-    if (p->last_wait == POOL_NONE)
-        p->first_wait = read;
-    else
-        p->reads[p->last_wait].next = read;
-    p->last_wait = read;
-}
-
 void pool_read_begin(struct pool *p, uint32_t read)
 {
     struct pool_read_slot *r = &p->reads[read];
 
     p->tickets[r->ticket].n_reads++;
     r->stage = POOL_READ_WAITS;
-    append(p, read);
+    link_append(&p->waiting_reads, &r->link);
 }
 
 /* Send the read, if its peer has few enough. False: later. */
@@ -116,15 +108,10 @@ static bool send_read(struct pool *p, struct pool_read_slot *r)
 
 void pool_read_pump(struct pool *p)
 {
-    uint32_t no = p->first_wait;
-
-    p->first_wait = p->last_wait = POOL_NONE;
-    while (no != POOL_NONE) {
-        struct pool_read_slot *r = &p->reads[no];
-        uint32_t next = r->next;
-        if (r->stage == POOL_READ_WAITS && !send_read(p, r))
-            append(p, no);
-        no = next;
+    for (struct link *l = p->waiting_reads.next, *next; l != &p->waiting_reads; l = next) {
+        next = l->next;
+        if (send_read(p, LINK_ITEM(l, pool_read_slot, link)))
+            link_remove(l);
     }
 }
 

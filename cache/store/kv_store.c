@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "cache/tree/key_index.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 
 /* Bytes of reads whose checksums one poll computes. */
 #define CHECK_BYTES_PER_POLL (UINT64_C(32) << 20)
@@ -35,13 +35,17 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
         if (!st->tier[t].t)
             continue;
         n_nodes += tier_n_blocks(st->tier[t].t);
+        if (t == CACHE_REMOTE)
+            continue; /* its nodes are not in the policy's orders */
         r.capacity_bytes[order_of(st, t)] = bytes * tier_capacity(st->tier[t].t);
     }
     if (n_nodes > UINT32_MAX / 2)
         return ERR_TOO_LARGE;
     r.n_entries_max = (uint32_t)((double)n_nodes * (1 + HISTORY_SHARE));
     if ((s = ktree_create(&st->tree, (uint32_t)n_nodes, (uint32_t)n_nodes,
-                          st->disk ? CACHE_REMOTE : st->n_tiers)) != OK ||
+                          st->remote ? CACHE_N_TIERS
+                          : st->disk ? CACHE_REMOTE
+                                     : st->n_tiers)) != OK ||
         (s = replace_create(&st->policy, &r)) != OK)
         return s;
     st->info = take_memory(st, n_nodes + 1, sizeof *st->info);
@@ -87,20 +91,23 @@ static enum status init_disk(struct store *st, struct tier *t)
     if (!d)
         return ERR_NOMEM;
     st->disk = d;
-    d->t = t;
+    st->slow[CACHE_DISK] = &d->slow;
+    d->slow.which = CACHE_DISK;
+    d->slow.t = t;
+    d->slow.timeout_ns = st->config.disk.timeout_ns;
     tier_stats(t, &stats);
     d->found.index_s = stats.open_s;
-    d->units = calloc(N_DISK_UNITS, sizeof *d->units);
+    d->slow.units = calloc(N_UNITS, sizeof *d->slow.units);
     d->offers = calloc(N_OFFERS, sizeof *d->offers);
-    if (!d->units || !d->offers)
+    if (!d->slow.units || !d->offers)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < N_OFFERS; i++)
         d->offer_ring[i] = &d->offers[i];
-    st->memory_bytes += sizeof *d + N_DISK_UNITS * sizeof *d->units + N_OFFERS * sizeof *d->offers;
+    st->memory_bytes += sizeof *d + N_UNITS * sizeof *d->slow.units + N_OFFERS * sizeof *d->offers;
     return OK;
 }
 
-static enum status init_store(struct store *st, struct tier *const *tiers,
+static enum status init_store(struct store *st, struct tier *const *tiers, struct pool *pool,
                               enum replace_policy policy, struct buf *why)
 {
     enum status s = OK;
@@ -108,6 +115,8 @@ static enum status init_store(struct store *st, struct tier *const *tiers,
     init_tiers(st, tiers);
     if (tiers[CACHE_DISK])
         s = init_disk(st, tiers[CACHE_DISK]);
+    if (s == OK && tiers[CACHE_REMOTE])
+        s = init_remote(st, tiers[CACHE_REMOTE], pool);
     if (s == OK)
         s = init_tree(st, policy);
     if (s == OK)
@@ -118,7 +127,8 @@ static enum status init_store(struct store *st, struct tier *const *tiers,
 }
 
 enum status store_create(struct store **out, const struct cache_config *config,
-                         struct tier *const *tiers, enum replace_policy policy, struct buf *why)
+                         struct tier *const *tiers, struct pool *pool, enum replace_policy policy,
+                         struct buf *why)
 {
     struct store *st = calloc(1, sizeof *st);
     enum status s;
@@ -130,7 +140,7 @@ enum status store_create(struct store **out, const struct cache_config *config,
     st->pool = config->pool;
     st->block_bytes = kv_block_bytes(&st->pool);
     st->memory_bytes = sizeof *st;
-    s = init_store(st, tiers, policy, why);
+    s = init_store(st, tiers, pool, policy, why);
     if (s != OK) {
         store_destroy(st);
         return s;
@@ -143,7 +153,7 @@ static void fini_disk(struct store_disk *d)
 {
     if (!d)
         return;
-    free(d->units);
+    free(d->slow.units);
     free(d->offers);
     free(d->preload);
     free(d);
@@ -157,6 +167,7 @@ void store_destroy(struct store *st)
         complete_moves(st, true);
     ASSERT(st->n_private == 0);
     fini_disk(st->disk);
+    fini_remote(st);
     fini_sessions(st);
     fini_holds(st);
     fini_expect(st);
@@ -191,46 +202,71 @@ enum status store_take(struct store *st, uint32_t *ids, uint32_t n)
 
 /* --- every step --- */
 
-static void take_done(struct store *st, const struct tier_done *done)
+static void take_done(struct store *st, struct slow_tier *w, const struct tier_done *done)
 {
-    struct unit *u = &st->disk->units[done->tag];
+    struct unit *u = &w->units[done->tag];
 
     if (done->is_write)
         save_write_done(st, u, done->status);
     else
-        load_read_done(st, u, done->status);
+        load_read_done(st, w, u, done->status);
+}
+
+/* Take the moves of a slow tier that are over. */
+static void poll_moves(struct store *st, struct slow_tier *w)
+{
+    struct tier_done done[4];
+    uint64_t n_bytes = 0;
+    uint32_t n;
+
+    do {
+        n = tier_poll(w->t, done, 4);
+        for (uint32_t i = 0; i < n; i++) {
+            n_bytes += done[i].is_write ? 0 : done[i].n * tier_extent_bytes(w->t);
+            take_done(st, w, &done[i]);
+        }
+    } while (n == 4 && n_bytes < CHECK_BYTES_PER_POLL);
 }
 
 static void poll_disk(struct store *st)
 {
     struct store_disk *d = st->disk;
-    struct tier_done done[4];
-    uint64_t n_bytes = 0;
-    uint32_t n;
 
-    d->copy_left = COPY_BYTES_PER_POLL;
-    do {
-        n = tier_poll(d->t, done, 4);
-        for (uint32_t i = 0; i < n; i++) {
-            n_bytes += done[i].is_write ? 0 : done[i].n * tier_extent_bytes(d->t);
-            take_done(st, &done[i]);
-        }
-    } while (n == 4 && n_bytes < CHECK_BYTES_PER_POLL);
-    if (tier_is_hung(d->t)) {
+    poll_moves(st, &d->slow);
+    if (tier_is_hung(d->slow.t)) {
         drop_offers(st);
         return;
     }
     save_poll(st);
-    load_poll(st);
+    load_poll(st, &d->slow);
+    load_preload(st);
     save_begin(st);
+}
+
+static void poll_remote(struct store *st)
+{
+    struct store_remote *r = st->remote;
+
+    poll_moves(st, &r->slow);
+    poll_loans(st);
+    poll_lookups(st);
+    poll_news(st);
+    poll_offers(st);
+    load_poll(st, &r->slow);
 }
 
 /* A disk that hangs is not busy: it is enough to look at it now and then. */
 static bool disk_is_busy(const struct store_disk *d)
 {
-    return !tier_is_hung(d->t) &&
-           (tier_is_busy(d->t) || d->n_offers > 0 || d->at_preload < d->n_preload ||
-            d->n_writing > 0 || d->n_reading > 0);
+    return !tier_is_hung(d->slow.t) &&
+           (tier_is_busy(d->slow.t) || d->n_offers > 0 || d->at_preload < d->n_preload ||
+            d->n_writing > 0 || d->slow.n_reading > 0);
+}
+
+/* The pool wakes the engine thread for asks and for loans that are over. */
+static bool remote_is_busy(const struct store_remote *r)
+{
+    return r->n_lookups > 0 || r->slow.n_reading > 0 || r->at_leaving < r->n_leaving;
 }
 
 bool store_poll(struct store *st, uint64_t now_ns)
@@ -238,10 +274,14 @@ bool store_poll(struct store *st, uint64_t now_ns)
     st->now_ns = now_ns;
     replace_time(st->policy, store_now_s(st));
     complete_moves(st, false);
+    st->copy_left = COPY_BYTES_PER_POLL;
     if (st->disk)
         poll_disk(st);
+    if (st->remote)
+        poll_remote(st);
     forget_orphans(st);
     end_holds(st, now_ns);
     refresh_sessions(st);
-    return st->n_moves_over < st->n_moves_begun || (st->disk && disk_is_busy(st->disk));
+    return poll_events(st) || st->n_moves_over < st->n_moves_begun ||
+           (st->disk && disk_is_busy(st->disk)) || (st->remote && remote_is_busy(st->remote));
 }

@@ -29,13 +29,16 @@
 
 struct store;
 struct tier;
+struct pool;
 
-/* tiers [CACHE_N_TIERS], NULL where there is none. They stay the caller's, who closes them after
- * store_destroy(). */
+/* tiers [CACHE_N_TIERS], NULL where there is none; pool: NULL without CACHE_REMOTE. They stay the
+ * caller's, who closes them after store_destroy(). */
 NODISCARD enum status store_create(struct store **out, const struct cache_config *config,
-                                   struct tier *const *tiers, enum replace_policy policy,
-                                   struct buf *why);
+                                   struct tier *const *tiers, struct pool *pool,
+                                   enum replace_policy policy, struct buf *why);
 void store_destroy(struct store *st); /* NULL is fine; no block is private or pinned any more */
+/* Send cache events to these readers, from now on; NULL: there is no such reader. */
+void store_send_events(struct store *st, struct cache_events *pool, struct cache_events *routers);
 /* See cache_knows(). Any thread. */
 bool store_knows(const struct store *st, const struct kv_key *key);
 const struct kv_pool *store_pool(const struct store *st);
@@ -69,12 +72,16 @@ struct store_use {
     uint32_t n_ids;
     uint32_t n_public;     /* ids in the public scope; their blocks count as registered */
     struct kv_scope scope; /* of the other ids */
+    /* For cache events with ids. */
+    const uint32_t *event_ids; /* [n_event_ids] generated ids included; NULL: not wanted */
+    uint32_t n_event_ids;
+    uint64_t salt; /* as cache_event.salt */
 };
 
 /* The longest path of keys [n] in memory, on the device or on the host. Not pinned. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n);
-/* The same in any tier, the disk included. */
-struct ktree_match store_match_disk(const struct store *st, const struct kv_key *keys, uint32_t n);
+/* The same in any tier, slow ones included. */
+struct ktree_match store_match_all(const struct store *st, const struct kv_key *keys, uint32_t n);
 /* Tokens of the match. */
 uint32_t store_match_tokens(const struct store *st, const struct ktree_match *m);
 /* Device blocks by which attaching the match lowers store_n_available(). */
@@ -165,6 +172,28 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
 void store_load_first(struct store *st, const void *owner);
 /* A counter that rises when store_load() may give another answer. */
 uint64_t store_n_load_events(const struct store *st);
+/* --- other instances of the pool: kv_store_remote.c --- */
+
+#define STORE_NO_LOOKUP UINT32_MAX
+bool store_has_pool(const struct store *st);
+/* Join the lookup of another request for the block that comes after the part of the path keys [n]
+ * that is known, or that found the end of this part. STORE_NO_LOOKUP: there is none. */
+uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n);
+/* Ask the pool for the path keys [n], meta [n], if that is worth it. What is found enters the tree.
+ * STORE_NO_LOOKUP: everything is known, or it is not worth it, or it is not possible now. */
+uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
+                            const struct pool_meta *meta, uint32_t n);
+/* Whether the answer is awaited. */
+bool store_is_looking(const struct store *st, uint32_t lookup);
+/* The request does not need the lookup any more. When none does, the nodes that were not read leave
+ * the tree. */
+void store_end_lookup(struct store *st, uint32_t lookup);
+/* A request needs so many device blocks now: no loans begin for a while if they are in its way. */
+void store_note_need(struct store *st, uint32_t n_blocks);
+/* See cache_leave() and cache_has_left(). With a pool only. */
+void store_leave(struct store *st);
+bool store_has_left(const struct store *st);
+
 /* Write the nodes of the path keys [n] to disk, whatever their use count. */
 void store_save(struct store *st, const struct kv_key *keys, uint32_t n,
                 const struct store_use *use);

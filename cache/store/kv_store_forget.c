@@ -1,6 +1,6 @@
 /* kv_store_forget.c - erasing on request, and reset. */
 #include "base/check.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 
 static void copy_evicted(const struct store *st, uint64_t out[CACHE_N_TIERS])
 {
@@ -21,8 +21,8 @@ static void reset_disk(struct store *st)
 
     drop_offers(st);
     d->at_preload = d->n_preload;
-    for (uint32_t i = 0; i < N_DISK_UNITS; i++)
-        d->units[i].is_stale = true;
+    for (uint32_t i = 0; i < N_UNITS; i++)
+        d->slow.units[i].is_stale = true;
     drop_all_of_disk(st);
 }
 
@@ -35,6 +35,8 @@ void store_reset(struct store *st)
     complete_moves(st, true);
     drop_holds(st);
     drop_sessions(st);
+    if (st->remote)
+        reset_remote(st);
     if (st->disk)
         reset_disk(st);
     while (st->n_tiers > 1 && evict_from_host(st)) {
@@ -57,6 +59,10 @@ static void forget_node(struct store *st, uint32_t node)
     copy_evicted(st, n_evicted);
     if (lies_in(&look, CACHE_DISK) && leave_disk(st, node, true))
         return;
+    if (lies_in(&look, CACHE_REMOTE)) {
+        (void)leave_remote(st, node);
+        return;
+    }
     if (lies_in(&look, CACHE_DEVICE)) {
         replace_remove(st->policy, CACHE_DEVICE, entry);
         (void)leave_device(st, node);
@@ -70,7 +76,8 @@ static void forget_node(struct store *st, uint32_t node)
 
 static bool is_in_use(const struct store *st, uint32_t node)
 {
-    return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0;
+    return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0 ||
+           st->info[node].n_lent > 0;
 }
 
 /* Forget an orphan, and the orphans above it that have no other child, as far as they are unused.
@@ -111,7 +118,7 @@ uint32_t store_forget(struct store *st, const struct kv_key *first)
     if (lies_in(&look,
                 CACHE_DISK)) { /* at once: the process may end before the sequences that use it */
         drop_disk_below(st, top, true);
-        if (lies_on_disk_only(&look))
+        if (lies_slow_only(&look))
             return n_blocks;
     }
     for (uint32_t x = top, next; x != KTREE_NONE; x = next) {

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 
 #define NO_RECORD UINT32_MAX
 
@@ -49,7 +49,7 @@ static void count_found(struct cache_disk_stats *found, enum tier_found f)
 
 static void refuse(struct indexing *x, uint32_t extent)
 {
-    tier_drop(x->st->disk->t, &extent, 1, false);
+    tier_drop(x->st->disk->slow.t, &extent, 1, false);
 }
 
 static void note_record(struct indexing *x, uint32_t extent, const struct tier_record *r)
@@ -73,8 +73,8 @@ static void read_table(struct indexing *x)
     struct tier_record record;
 
     /* From the end, so that low extents are reserved first. */
-    for (uint32_t extent = tier_n_blocks(x->st->disk->t); extent-- > 0;) {
-        enum tier_found f = tier_look(x->st->disk->t, extent, &record);
+    for (uint32_t extent = tier_n_blocks(x->st->disk->slow.t); extent-- > 0;) {
+        enum tier_found f = tier_look(x->st->disk->slow.t, extent, &record);
 
         x->of_extent[extent] = NO_RECORD;
         count_found(x->found, f);
@@ -156,7 +156,8 @@ static bool add(struct indexing *x, struct seen *r, uint32_t parent)
                                                   .keys = &r->key,
                                                   .slots = &r->extent,
                                                   .n = 1,
-                                                  .starts_segment = r->starts_segment});
+                                                  .starts_segment = r->starts_segment,
+                                                  .is_public = r->is_registered});
     if (r->node == KTREE_NONE)
         return false;
     replace_insert(st->policy, order_of(st, CACHE_DISK), st->info[r->node].entry);
@@ -331,7 +332,7 @@ enum status store_index_disk(struct store *st, struct buf *why)
 {
     uint64_t began = clock_now_ns();
     struct indexing x = {.st = st, .found = &st->disk->found};
-    enum status s = allocate(&x, tier_n_blocks(st->disk->t));
+    enum status s = allocate(&x, tier_n_blocks(st->disk->slow.t));
 
     if (s == OK) {
         read_table(&x);

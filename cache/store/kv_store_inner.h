@@ -5,11 +5,14 @@
  *   kv_store_expect.c  counts of waiting requests and holds by block key; due times of nodes
  *   kv_store_hold.c    holds, and what each owner holds
  *   kv_store_session.c the KV of sessions between two requests
+ *   kv_store_events.c  what the pool and routers are told of blocks that come and go
  *   kv_store_node.c    the tree, the policy and node_info kept in step: enter, split, pin, leave
  *   kv_store_move.c    moves under way; eviction, spilling, fetching; making room in each tier
  *   kv_store_ahead.c   moves before they are needed: prefetching, spilling ahead
  *   kv_store_save.c    what is written to disk
- *   kv_store_load.c    what is read from disk
+ *   kv_store_load.c    what is read from slow tiers
+ *   kv_store_remote.c  lookups in the pool, and the remote nodes that they find
+ *   kv_store_lend.c    what other instances get; leaving the pool; the price of replicas
  *   kv_store_index.c   entering the records of the disk into the tree at start
  *   kv_store_forget.c  erasing on request, and reset
  *   kv_store_path.c    paths of sequences: match, attach, append, tails
@@ -46,14 +49,21 @@ struct node_info {
     bool due_is_old;     /* the request that set its due time no longer waits: the next due time
                             that any waiting request reports is taken, even a later one */
     bool starts_segment; /* its first block starts a segment */
-    bool from_disk;      /* read from disk and not used since */
-    bool is_offered, is_writing, is_reading; /* kv_store_disk.h */
+    bool is_public;      /* it lies in the public scope */
+    bool has_named_ids;  /* the routers' events have had its ids */
+    uint8_t read_from; /* CACHE_DISK or CACHE_REMOTE: read from there and not used since; else 0 */
+    bool is_replica;   /* another instance has it, too: kv_store_lend.c */
+    bool was_offered;  /* to other instances, since this one leaves the pool */
+    uint8_t lent_in;   /* the tier in which it is pinned while it is lent */
+    uint32_t n_lent;   /* loans */
+    bool is_offered, is_writing, is_reading; /* kv_store_slow.h */
     uint64_t no_load_until_ns;       /* a read failed or was too late: do not read before then */
     uint64_t no_load_ahead_until_ns; /* there was no room: only the first request may read before */
     uint64_t fetch_no;               /* last move that brings it to the device */
     uint64_t spill_no;               /* last move that brings it to the host */
     uint64_t n_uses, n_hit_tokens, used_ns;
     double saved_s; /* as struct cache_span */
+    double read_s;  /* time that reading it took, while read_from is set */
 };
 
 struct store_tier {
@@ -61,19 +71,22 @@ struct store_tier {
     uint32_t n_filling; /* blocks of the tree that a move still fills; host only */
     uint32_t n_placing; /* reserved blocks in no node yet: being filled or written */
     uint64_t n_evicted, n_moved_in, n_hit_tokens;
+    double saved_s, lost_s; /* as struct cache_tier_stats */
 };
 
 enum move_kind {
     MOVE_FETCH, /* host to device */
-    MOVE_SPILL, /* device to host */
-    MOVE_LOAD,  /* a staging buffer of the disk tier to the device */
+    MOVE_SPILL, /* device to host, from where the node leaves the device */
+    MOVE_COPY,  /* device to host: the node stays on the device */
+    MOVE_LOAD,  /* a staging buffer of a slow tier to the device */
     MOVE_SAVE   /* device to a staging buffer of the disk tier */
 };
 
 /* An asynchronous move of the device tier. */
 struct store_move {
     enum move_kind kind;
-    uint32_t node; /* pinned, except by spills */
+    enum cache_tier from; /* MOVE_LOAD: the slow tier */
+    uint32_t node;        /* pinned, except by spills */
     uint32_t n;
     void *buffers[NODE_N_BLOCKS_MAX]; /* MOVE_LOAD: given back when it is over */
 };
@@ -89,17 +102,30 @@ struct hold_owner {
     uint32_t n_holds, n_blocks; /* blocks: each counts once, whatever the number of holds */
 };
 
+/* A reader of cache events, and the listing of all nodes for it. */
+struct store_listing {
+    struct cache_events *events; /* NULL: there is no such reader */
+    uint32_t next;               /* the next node to list; KTREE_NONE: no listing is under way */
+};
+enum { STORE_LIST_POOL, STORE_LIST_ROUTERS, STORE_N_LISTINGS };
+
 struct store {
     struct cache_config config;
     struct kv_pool pool;
     size_t block_bytes;
     bool copies; /* device and host are separate memories: moves between them are copies */
     struct store_tier tier[CACHE_N_TIERS];
-    uint32_t n_tiers;        /* tiers in memory: device, or device and host */
-    struct store_disk *disk; /* kv_store_disk.h; NULL without a disk tier */
+    uint32_t n_tiers; /* tiers in memory: device, or device and host */
+    struct slow_tier
+        *slow[CACHE_N_TIERS];    /* kv_store_slow.h; NULL: not a slow tier, or not there */
+    struct store_disk *disk;     /* NULL without a disk tier */
+    struct store_remote *remote; /* NULL without a pool */
+    uint64_t copy_left;          /* of COPY_BYTES_PER_POLL in this poll */
+    const void *load_first;      /* the first of the waiting requests: store_load_first() */
     uint32_t n_private;
     uint64_t now_ns;
 
+    struct store_listing listings[STORE_N_LISTINGS];
     struct ktree *tree;
     struct key_index *index; /* of the tree's keys; NULL without prefix caching */
     struct replace *policy;
@@ -149,13 +175,14 @@ static inline bool lies_in(const struct ktree_node *n, enum cache_tier tier)
     return n->tiers >> tier & 1;
 }
 
-/* On disk and nowhere else. */
-static inline bool lies_on_disk_only(const struct ktree_node *n)
+/* In no memory: it must be read before a sequence can use it. */
+static inline bool lies_slow_only(const struct ktree_node *n)
 {
-    return n->tiers == 1u << CACHE_DISK;
+    return (n->tiers & (1u << CACHE_DEVICE | 1u << CACHE_HOST)) == 0;
 }
 
-/* The policy's index of a tier: the policy numbers only the tiers that exist. */
+/* The policy's index of a tier: the policy numbers only the tiers that exist, and has no order of
+ * CACHE_REMOTE. */
 static inline uint32_t order_of(const struct store *st, enum cache_tier tier)
 {
     return tier == CACHE_DISK ? st->n_tiers : tier;
@@ -194,6 +221,17 @@ void drop_sessions(struct store *st);
 uint32_t n_session_blocks(const struct store *st); /* held */
 void check_sessions(const struct store *st);
 
+/* --- kv_store_events.c --- */
+
+/* The last n blocks of a node on the device are new; other nodes are reported by the tree. */
+void tell_appended(struct store *st, uint32_t node, uint32_t n, const struct store_use *use);
+/* A request uses the nodes path [n], the root's child first: send the ids that were not sent. */
+void tell_path(struct store *st, const uint32_t *path, uint32_t n, const struct store_use *use);
+/* The first blocks of the node are a node of their own now. */
+void tell_split(struct store *st, uint32_t node, uint32_t upper);
+/* Go on with listings. True: one is under way. */
+bool poll_events(struct store *st);
+
 /* --- kv_store_node.c --- */
 
 struct node_birth {
@@ -202,7 +240,7 @@ struct node_birth {
     const struct kv_key *keys; /* [n] */
     const uint32_t *slots;     /* [n] */
     uint32_t n;
-    bool starts_segment;
+    bool starts_segment, is_public;
 };
 /* Add a node that lies in one tier to the tree, the policy and node_info. The caller inserts it
  * into the policy's order of the tier. KTREE_NONE: not possible. */
@@ -221,6 +259,9 @@ void node_pin(struct store *st, uint32_t node);
 void node_unpin(struct store *st, uint32_t node);
 /* Pin `to` and unpin `from`; either may be KTREE_ROOT, which stands for no node. */
 void move_pin(struct store *st, uint32_t from, uint32_t to);
+/* Pin and unpin a node in the tier from which it is lent. */
+void lent_pin(struct store *st, uint32_t node);
+void lent_unpin(struct store *st, uint32_t node);
 
 /* --- kv_store_move.c --- */
 
@@ -243,6 +284,13 @@ bool leave_host(struct store *st, uint32_t node);
 bool leave_disk(struct store *st, uint32_t node, bool erase); /* no node below lies on disk */
 /* Remove the disk copies of the node and of all nodes below it. The node may be gone then. */
 void drop_disk_below(struct store *st, uint32_t node, bool erase);
+/* Remove the node from CACHE_REMOTE. No node below it is remote, unless it lies in a faster tier.
+ * True: it is gone. */
+bool leave_remote(struct store *st, uint32_t node);
+/* Remove the node, which is remote, and all nodes below it. */
+void drop_remote(struct store *st, uint32_t node);
+/* Remove the remote nodes below a node. */
+void drop_remote_below(struct store *st, uint32_t node);
 /* Remove every copy on disk from the tree. */
 void drop_all_of_disk(struct store *st);
 /* Begin an asynchronous move between n device blocks and host memory. Pins are the caller's
@@ -250,6 +298,9 @@ void drop_all_of_disk(struct store *st);
 bool begin_move(struct store *st, enum move_kind kind, uint32_t node, const uint32_t *blocks,
                 void *const *memory, uint32_t n);
 bool is_move_over(const struct store *st, uint64_t no);
+/* Begin to copy a node that lies on the device only to the host, where there is room. The tiers are
+ * separate memories. */
+bool copy_to_host(struct store *st, uint32_t node);
 /* Bring a node that lies on the host only to the device; its parent lies there and is pinned. */
 bool fetch_node(struct store *st, uint32_t node);
 /* Order kernels launched from now on behind the fetch of this node, if one is under way. */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 
 static void count_tier(const struct store *st, enum cache_tier which,
                        const struct ktree_stats *tree, struct cache_tier_stats *out)
@@ -16,20 +16,31 @@ static void count_tier(const struct store *st, enum cache_tier which,
     if (!t->t)
         return;
     tier_stats(t->t, &moves);
-    replace_stats(st->policy, order_of(st, which), &policy);
-    *out = (struct cache_tier_stats){.n_blocks = tier_n_blocks(t->t),
-                                     .n_free = tier_n_free(t->t),
-                                     .n_cached = tree->n_blocks_in[which] - t->n_filling,
-                                     .n_in_transfer = t->n_filling + t->n_placing +
-                                                      moves.n_arriving + moves.n_leaving,
-                                     .n_nodes = policy.n_entries,
-                                     .n_hit_tokens = t->n_hit_tokens,
-                                     .n_evicted = t->n_evicted,
-                                     .n_moved_in = t->n_moved_in,
-                                     .order = policy.order};
+    if (which == CACHE_REMOTE)
+        policy.n_entries = st->remote->n_nodes;
+    else
+        replace_stats(st->policy, order_of(st, which), &policy);
+    *out = (struct cache_tier_stats){
+        .n_blocks = tier_n_blocks(t->t),
+        .n_free = tier_n_free(t->t),
+        .n_cached = tree->n_blocks_in[which] - t->n_filling,
+        .n_in_transfer = t->n_filling + t->n_placing + moves.n_arriving + moves.n_leaving,
+        .n_nodes = policy.n_entries,
+        .n_hit_tokens = t->n_hit_tokens,
+        .n_evicted = t->n_evicted,
+        .n_moved_in = t->n_moved_in,
+        .n_not_worth = st->slow[which] ? st->slow[which]->n_not_worth : 0,
+        .saved_s = t->saved_s,
+        .lost_s = t->lost_s,
+        .order = policy.order};
     if (which == CACHE_DEVICE) {
         out->n_cached -= tree->n_blocks_active;
         out->n_in_use = st->n_private + tree->n_blocks_active - moves.n_arriving;
+    }
+    if (which == CACHE_HOST && st->remote) {
+        uint32_t n_lent = st->remote->n_lent[CACHE_HOST]; /* some may still be in transfer */
+        out->n_in_use = n_lent < out->n_cached ? n_lent : out->n_cached;
+        out->n_cached -= out->n_in_use;
     }
     out->n_leaked =
         out->n_blocks - out->n_free - out->n_cached - out->n_in_use - out->n_in_transfer;
@@ -40,10 +51,10 @@ static void count_disk(const struct store *st, struct cache_disk_stats *out)
     const struct store_disk *d = st->disk;
     struct tier_stats stats;
 
-    tier_stats(d->t, &stats);
+    tier_stats(d->slow.t, &stats);
     *out = d->found;
     out->is_on = true;
-    out->is_hung = tier_is_hung(d->t);
+    out->is_hung = tier_is_hung(d->slow.t);
     out->io = stats.io;
     out->is_direct = stats.is_direct;
     out->extent_bytes = stats.extent_bytes;
@@ -53,9 +64,9 @@ static void count_disk(const struct store *st, struct cache_disk_stats *out)
     out->n_writes_failed = stats.n_writes_failed;
     out->n_timeouts = stats.n_timeouts;
     out->n_corrupt = stats.n_corrupt;
-    out->n_not_worth = d->n_not_worth;
+    out->n_not_worth = d->slow.n_not_worth;
     out->n_preloaded_blocks = d->n_preloaded;
-    out->read_bytes_per_s = d->bytes_per_s;
+    out->read_bytes_per_s = d->slow.bytes_per_s;
 }
 
 void store_stats(const struct store *st, struct cache_stats *out)
@@ -71,7 +82,9 @@ void store_stats(const struct store *st, struct cache_stats *out)
         count_disk(st, &out->disk);
     else
         out->disk.io = "";
-    out->n_tiers = CACHE_REMOTE;
+    out->n_tiers = st->remote ? CACHE_N_TIERS : CACHE_REMOTE;
+    if (st->remote)
+        pool_stats(st->remote->pool, &out->pool);
     out->n_nodes = tree.n_nodes;
     out->n_copies_failed = device.n_failed;
     out->n_spilled_ahead = st->n_spilled_ahead;
@@ -126,14 +139,16 @@ static void check_node(const struct store *st, uint32_t node)
     ASSERT(st->node_of[info->entry] == node);
     ASSERT(look.parent == KTREE_ROOT || st->info[look.parent].entry != info->entry);
     for (enum cache_tier tier = 0; tier < CACHE_N_TIERS; tier++)
-        ASSERT(st->tier[tier].t ? replace_in_tier(st->policy, order_of(st, tier), info->entry) ==
-                                      lies_in(&look, tier)
-                                : !lies_in(&look, tier));
+        ASSERT(st->tier[tier].t && tier != CACHE_REMOTE
+                   ? replace_in_tier(st->policy, order_of(st, tier), info->entry) ==
+                         lies_in(&look, tier)
+                   : !lies_in(&look, tier) || tier == CACHE_REMOTE);
+    ASSERT(!lies_in(&look, CACHE_REMOTE) || look.tiers == 1u << CACHE_REMOTE);
     if (lies_in(&look, CACHE_DISK) && look.parent != KTREE_ROOT) {
         struct ktree_node parent = ktree_look(st->tree, look.parent);
         ASSERT(lies_in(&parent, CACHE_DISK));
     }
-    ASSERT(!info->from_disk || !lies_on_disk_only(&look));
+    ASSERT(!info->read_from || !lies_slow_only(&look));
     ASSERT(look.n_pins == 0 || lies_in(&look, CACHE_DEVICE));
     ASSERT(info->n_tokens <= look.n_blocks * KV_BLOCK_TOKENS &&
            info->n_tokens > (look.n_blocks - 1) * KV_BLOCK_TOKENS);
@@ -153,23 +168,61 @@ static void check_node(const struct store *st, uint32_t node)
            replace_due_s(st->policy, info->entry) == 0);
 }
 
-static void check_disk(const struct store *st)
+/* Check the counts of units, and that no staging buffer is lost. Returns the blocks being written.
+ */
+static uint32_t check_units(const struct store *st, const struct slow_tier *w)
 {
-    const struct store_disk *d = st->disk;
     uint32_t n_writing = 0, n_reading = 0, n_buffers = 0;
 
-    for (uint32_t i = 0; i < N_DISK_UNITS; i++) {
-        const struct unit *u = &d->units[i];
+    for (uint32_t i = 0; i < N_UNITS; i++) {
+        const struct unit *u = &w->units[i];
 
         n_writing += is_write(u) ? u->what.n : 0;
         n_reading += u->state != UNIT_FREE && !is_write(u) ? u->what.n : 0;
     }
-    ASSERT(n_writing == d->n_writing && n_reading == d->n_reading);
-    ASSERT(st->tier[CACHE_DISK].n_placing == n_writing);
-    ASSERT(d->n_offers <= N_OFFERS);
-    if (n_writing + n_reading == 0 && st->n_moves_over == st->n_moves_begun && !tier_is_busy(d->t))
-        n_buffers = tier_n_buffers(d->t) - tier_n_free_buffers(d->t);
+    ASSERT(n_reading == w->n_reading);
+    if (n_writing + n_reading == 0 && st->n_moves_over == st->n_moves_begun && !tier_is_busy(w->t))
+        n_buffers = tier_n_buffers(w->t) - tier_n_free_buffers(w->t);
     ASSERT(n_buffers == 0);
+    return n_writing;
+}
+
+static void check_disk(const struct store *st)
+{
+    const struct store_disk *d = st->disk;
+    uint32_t n_writing = check_units(st, &d->slow);
+
+    ASSERT(n_writing == d->n_writing && st->tier[CACHE_DISK].n_placing == n_writing);
+    ASSERT(d->n_offers <= N_OFFERS);
+}
+
+/* Each handle is of a lookup that has its ticket. */
+static void check_remote(const struct store *st)
+{
+    const struct store_remote *r = st->remote;
+    uint32_t n_used = 0, n_nodes = 0, slot;
+
+    (void)check_units(st, &r->slow);
+    for (uint32_t i = 0; i < POOL_TICKETS_MAX; i++) {
+        const struct lookup *l = &r->lookups[i];
+
+        n_used += l->is_used;
+        ASSERT(!l->is_used || l->n_users > 0 || l->ticket != POOL_NO_TICKET);
+        ASSERT((l->is_used && l->is_found && l->ticket != POOL_NO_TICKET) ||
+               tier_remote_n_uses(r->slow.t, i) == 0);
+    }
+    ASSERT(n_used == r->n_lookups);
+    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(st->tree, x, KTREE_ROOT)) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (!lies_in(&look, CACHE_REMOTE))
+            continue;
+        n_nodes++;
+        ktree_slots(st->tree, x, CACHE_REMOTE, &slot, 1);
+        ASSERT(r->lookups[tier_remote_lookup(r->slow.t, slot)].is_found);
+    }
+    ASSERT(n_nodes == r->n_nodes);
 }
 
 /* Blocks of a tier that no node has: reserved for a node, or on their way to be free. */
@@ -193,6 +246,11 @@ static void check_tiers(const struct store *st, uint8_t *seen, uint32_t n_ids)
         memset(seen, 0, n_ids);
         ASSERT(check_places(st, CACHE_DISK, seen, n_ids) == n_in_no_node(st, CACHE_DISK));
         check_disk(st);
+    }
+    if (st->remote) {
+        memset(seen, 0, n_ids);
+        ASSERT(check_places(st, CACHE_REMOTE, seen, n_ids) == 0);
+        check_remote(st);
     }
 }
 

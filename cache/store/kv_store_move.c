@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/store/kv_store_inner.h"
+#include "cache/store/kv_store_slow.h"
 
 /* --- moves under way --- */
 
@@ -52,10 +52,15 @@ static void end_move(struct store *st, uint64_t no)
         break;
     case MOVE_LOAD:
         node_unpin(st, m->node);
-        tier_unstage(st->tier[CACHE_DISK].t, m->buffers, m->n);
+        tier_unstage(st->tier[m->from].t, m->buffers, m->n);
         st->n_load_events++;
         break;
     case MOVE_SAVE: node_unpin(st, m->node); break;
+    case MOVE_COPY:
+        replace_unpin(st->policy, CACHE_HOST, entry);
+        st->tier[CACHE_HOST].n_filling -= m->n;
+        node_unpin(st, m->node);
+        break;
     }
 }
 
@@ -108,7 +113,7 @@ static void host_memory(const struct store *st, const uint32_t *blocks, void **m
         memory[i] = tier_memory(host_tier(st), blocks[i]);
 }
 
-/* --- leaving the host --- */
+/* --- leaving the tree --- */
 
 /* Count a node that leaves its last tier although a request waits for it. */
 static void count_lost(struct store *st, uint32_t node, enum cache_tier tier)
@@ -119,24 +124,37 @@ static void count_lost(struct store *st, uint32_t node, enum cache_tier tier)
         st->n_expected_lost += look.n_blocks;
 }
 
-/* A node that leaves memory loses its mark of having been read from disk. */
-static void unmark_from_disk(struct store *st, uint32_t node, enum cache_tier tier)
+/* A node that leaves memory loses its mark of having been read from a slow tier. */
+static void unmark_read(struct store *st, uint32_t node, enum cache_tier tier)
 {
-    if ((ktree_look(st->tree, node).tiers & ~(1u << CACHE_DISK)) == 1u << tier)
-        st->info[node].from_disk = false;
+    struct node_info *info = &st->info[node];
+
+    if (!info->read_from || (ktree_look(st->tree, node).tiers & ~(1u << CACHE_DISK)) != 1u << tier)
+        return;
+    st->tier[info->read_from].lost_s += info->read_s;
+    info->read_from = 0;
 }
 
-static bool leave_memory(struct store *st, uint32_t node, enum cache_tier tier)
+/* Take the node out of the tree's tier. When that is its last tier here, the remote nodes below it
+ * leave first. True: the node is gone. */
+static bool leave_tree(struct store *st, uint32_t node, enum cache_tier tier)
 {
     uint32_t entry = st->info[node].entry;
 
-    st->tier[tier].n_evicted += ktree_look(st->tree, node).n_blocks;
-    count_lost(st, node, tier);
-    unmark_from_disk(st, node, tier);
+    if (ktree_look(st->tree, node).tiers == 1u << tier)
+        drop_remote_below(st, node);
     if (!ktree_leave(st->tree, node, tier))
         return false;
     node_left(st, node, entry);
     return true;
+}
+
+static bool leave_memory(struct store *st, uint32_t node, enum cache_tier tier)
+{
+    st->tier[tier].n_evicted += ktree_look(st->tree, node).n_blocks;
+    count_lost(st, node, tier);
+    unmark_read(st, node, tier);
+    return leave_tree(st, node, tier);
 }
 
 static void drop_blocks(struct store *st, uint32_t node, enum cache_tier tier)
@@ -217,7 +235,8 @@ static void exchange_out(struct store *st, uint32_t node, const uint32_t *slots,
     replace_insert(st->policy, CACHE_HOST, st->info[node].entry);
 }
 
-static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
+static bool copy_out(struct store *st, enum move_kind kind, uint32_t node, const uint32_t *slots,
+                     uint32_t n)
 {
     uint32_t entry = st->info[node].entry, to[NODE_N_BLOCKS_MAX];
     void *memory[NODE_N_BLOCKS_MAX];
@@ -225,7 +244,7 @@ static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uin
 
     ASSERT(reserved); /* room was made */
     host_memory(st, to, memory, n);
-    if (!begin_move(st, MOVE_SPILL, node, slots, memory, n)) {
+    if (!begin_move(st, kind, node, slots, memory, n)) {
         tier_unreserve(host_tier(st), to, n);
         return false;
     }
@@ -245,10 +264,31 @@ static bool spill(struct store *st, uint32_t node, const uint32_t *slots, uint32
         return false;
     if (!st->copies)
         exchange_out(st, node, slots, n);
-    else if (!copy_out(st, node, slots, n))
+    else if (!copy_out(st, MOVE_SPILL, node, slots, n))
         return false;
     st->tier[CACHE_HOST].n_moved_in += n;
     *(st->is_ahead ? &st->n_spilled_ahead : &st->n_spilled_on_demand) += n;
+    return true;
+}
+
+bool copy_to_host(struct store *st, uint32_t node)
+{
+    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
+    bool done = false;
+
+    if (st->n_tiers < 2)
+        return false;
+    node_pin(st, node); /* until the copy is over */
+    wait_for_fetch(st, node);
+    ktree_slots(st->tree, node, CACHE_DEVICE, slots, n);
+    if (make_host_room(st, st->info[node].entry, n, false))
+        done = copy_out(st, MOVE_COPY, node, slots, n);
+    if (!done) {
+        node_unpin(st, node);
+        return false;
+    }
+    st->tier[CACHE_HOST].n_moved_in += n;
+    st->n_spilled_ahead += n;
     return true;
 }
 
@@ -329,15 +369,12 @@ bool make_device_room(struct store *st, uint32_t n)
 static bool forget_on_disk(struct store *st, uint32_t node, bool erase)
 {
     struct ktree_node look = ktree_look(st->tree, node);
-    uint32_t slots[NODE_N_BLOCKS_MAX], entry = st->info[node].entry;
+    uint32_t slots[NODE_N_BLOCKS_MAX];
 
     ktree_slots(st->tree, node, CACHE_DISK, slots, look.n_blocks);
     tier_drop(st->tier[CACHE_DISK].t, slots, look.n_blocks, erase);
     count_lost(st, node, CACHE_DISK);
-    if (!ktree_leave(st->tree, node, CACHE_DISK))
-        return false;
-    node_left(st, node, entry);
-    return true;
+    return leave_tree(st, node, CACHE_DISK);
 }
 
 bool leave_disk(struct store *st, uint32_t node, bool erase)
@@ -388,7 +425,50 @@ void drop_all_of_disk(struct store *st)
         (void)forget_on_disk(st, st->node_of[victim.id], true);
 }
 
+/* --- remote nodes --- */
+
+bool leave_remote(struct store *st, uint32_t node)
+{
+    drop_blocks(st, node, CACHE_REMOTE);
+    st->remote->n_nodes--;
+    return leave_tree(st, node, CACHE_REMOTE);
+}
+
+void drop_remote(struct store *st, uint32_t node)
+{
+    uint32_t x, child;
+
+    do {
+        x = node;
+        while ((child = child_in(st, x, CACHE_REMOTE)) != KTREE_NONE)
+            x = child;
+        (void)leave_remote(st, x);
+    } while (x != node);
+}
+
+void drop_remote_below(struct store *st, uint32_t node)
+{
+    uint32_t child;
+
+    while (st->remote && (child = child_in(st, node, CACHE_REMOTE)) != KTREE_NONE)
+        drop_remote(st, child);
+}
+
 /* --- fetching from the host --- */
+
+/* A node that is lent from the host gets other block numbers, but its bytes stay where they are. */
+static void move_loans(struct store *st, uint32_t node, uint32_t n)
+{
+    struct node_info *info = &st->info[node];
+
+    for (uint32_t i = 0; i < info->n_lent; i++)
+        lent_unpin(st, node);
+    info->lent_in = CACHE_DEVICE;
+    for (uint32_t i = 0; i < info->n_lent; i++)
+        lent_pin(st, node);
+    st->remote->n_lent[CACHE_HOST] -= n;
+    st->remote->n_lent[CACHE_DEVICE] += n;
+}
 
 /* The host gets as many free block numbers for the node's. The node then lies on the device only.
  */
@@ -400,6 +480,8 @@ static void exchange_in(struct store *st, uint32_t node, uint32_t n)
     ktree_slots(st->tree, node, CACHE_HOST, slots, n);
     ktree_place(st->tree, node, CACHE_DEVICE, slots);
     replace_insert(st->policy, CACHE_DEVICE, st->info[node].entry);
+    if (st->info[node].n_lent > 0)
+        move_loans(st, node, n);
     replace_remove(st->policy, CACHE_HOST, st->info[node].entry);
     bool gone = ktree_leave(st->tree, node, CACHE_HOST);
     ASSERT(!gone);

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/store/kv_store_inner.h"
+#include "cache/store/kv_store_slow.h"
 
 void node_pin(struct store *st, uint32_t node)
 {
@@ -40,6 +40,7 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     entry = replace_split(st->policy, low->entry, short_key(ktree_key(st->tree, id)),
                           n_upper * st->block_bytes);
     ASSERT(entry != REPLACE_NONE); /* the name is free, and there are more entries than nodes */
+    tell_split(st, node, id);
     up = &st->info[id];
     *up = *low;
     up->entry = entry;
@@ -50,15 +51,21 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
     low->n_hit_tokens -= up->n_hit_tokens;
     up->saved_s = low->saved_s * up->n_tokens / low->n_tokens;
+    up->read_s = low->read_s * up->n_tokens / low->n_tokens;
+    low->read_s -= up->read_s;
     low->saved_s -= up->saved_s;
     low->n_tokens -= up->n_tokens;
     low->pos0 += up->n_tokens;
     low->due_is_old = true; /* the request that set it may not reach the lower part */
     st->n_orphans += up->is_orphan;
+    if (st->remote)
+        st->remote->n_nodes += ktree_look(st->tree, id).tiers == 1u << CACHE_REMOTE;
     st->node_of[entry] = id;
     replace_expect(st->policy, low->entry,
                    (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
                        (int)replace_n_expected(st->policy, low->entry));
+    for (uint32_t i = 0; i < up->n_lent; i++) /* the pins stay with the lower part */
+        lent_pin(st, id);
     *upper = id;
     return true;
 }
@@ -79,12 +86,15 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
                                         .n_tokens = b->n_tokens,
                                         .pos0 = b->pos0,
                                         .starts_segment = b->starts_segment,
+                                        .is_public = b->is_public,
                                         .tail_of = KTREE_NONE,
                                         .due_is_old = true};
     st->node_of[entry] = node;
     /* A node behind an orphan is an orphan, too. */
     st->info[node].is_orphan = b->parent != KTREE_ROOT && st->info[b->parent].is_orphan;
     st->n_orphans += st->info[node].is_orphan;
+    if (st->remote)
+        st->remote->n_nodes += b->tier == CACHE_REMOTE;
     replace_expect(st->policy, entry, (int)n_expected(st, &b->keys[0]));
     return node;
 }
@@ -110,6 +120,22 @@ double own_seconds_per_byte(const struct store *st, uint32_t node)
                    : info->n_tokens;
 
     return s / (double)(ktree_look(st->tree, node).n_blocks * st->block_bytes);
+}
+
+void lent_pin(struct store *st, uint32_t node)
+{
+    if (st->info[node].lent_in == CACHE_DEVICE)
+        node_pin(st, node);
+    else
+        replace_pin(st->policy, CACHE_HOST, st->info[node].entry);
+}
+
+void lent_unpin(struct store *st, uint32_t node)
+{
+    if (st->info[node].lent_in == CACHE_DEVICE)
+        node_unpin(st, node);
+    else
+        replace_unpin(st->policy, CACHE_HOST, st->info[node].entry);
 }
 
 void move_pin(struct store *st, uint32_t from, uint32_t to)

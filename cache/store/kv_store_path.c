@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 
 static void note_user(struct node_info *info, const struct store_use *use)
 {
@@ -38,16 +38,16 @@ static void cut_match(const struct store *st, struct ktree_match *m, uint32_t no
                               look.n_before};
 }
 
-/* Nodes on disk only are at the end of the path, because a parent lies in a tier at least as fast
- * as its children. Orphans are never found, even while a sequence still uses them. */
+/* Nodes in slow tiers only are at the end of the path, because a parent lies in a tier at least as
+ * fast as its children. Orphans are never found, even while a sequence still uses them. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
 {
     struct ktree_match m = ktree_match(st->tree, keys, n);
 
-    for (uint32_t x = m.node; st->disk && x != KTREE_ROOT; x = m.node) {
+    for (uint32_t x = m.node; (st->disk || st->remote) && x != KTREE_ROOT; x = m.node) {
         struct ktree_node look = ktree_look(st->tree, x);
 
-        if (!lies_on_disk_only(&look))
+        if (!lies_slow_only(&look))
             break;
         cut_match(st, &m, x);
     }
@@ -58,7 +58,7 @@ struct ktree_match store_match(const struct store *st, const struct kv_key *keys
     return m;
 }
 
-struct ktree_match store_match_disk(const struct store *st, const struct kv_key *keys, uint32_t n)
+struct ktree_match store_match_all(const struct store *st, const struct kv_key *keys, uint32_t n)
 {
     return ktree_match(st->tree, keys, n);
 }
@@ -137,7 +137,7 @@ static void take_over(struct store *st, uint32_t node)
     struct node_info *info = &st->info[node];
 
     wait_for_fetch(st, node);
-    info->from_disk = false;
+    info->read_from = 0;
     if (!info->is_prefetched)
         return;
     info->is_prefetched = false;
@@ -150,7 +150,7 @@ static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_hos
 {
     struct node_info *info = &st->info[node];
     uint32_t n_tokens = tokens_of(st, node, n);
-    enum cache_tier lay = info->from_disk                    ? CACHE_DISK
+    enum cache_tier lay = info->read_from                    ? (enum cache_tier)info->read_from
                           : from_host || info->is_prefetched ? CACHE_HOST
                                                              : CACHE_DEVICE;
 
@@ -165,6 +165,7 @@ static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_hos
     double saved_s = saved_seconds(st, node, n_tokens);
     info->saved_s += saved_s;
     st->saved_s += saved_s;
+    st->tier[lay].saved_s += saved_s;
     st->tier[lay].n_hit_tokens += n_tokens;
 }
 
@@ -195,6 +196,11 @@ void store_attach(struct store *st, const struct ktree_match *m, const struct st
         take_node(st, st->path[i], left < look.n_blocks ? left : look.n_blocks, i >= n_there, use,
                   blocks + look.n_before, found);
     }
+    /* The request shares only the first blocks of a node that it does not use whole. */
+    if (n_on_device > 0 && n_on_device == n &&
+        m->n_in_node < ktree_look(st->tree, m->node).n_blocks)
+        n_on_device--;
+    tell_path(st, st->path, n_on_device, use);
 }
 
 void store_release(struct store *st, struct store_end *end)
@@ -251,16 +257,17 @@ static bool add_node(struct store *st, struct store_end *end, const struct store
                      uint32_t i, const struct store_use *use)
 {
     uint32_t n = run->n - i;
-    uint32_t node =
-        node_enter(st, &(struct node_birth){.parent = end->node,
-                                            .depth = run->depth,
-                                            .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-                                            .n_tokens = run_tokens(run, i, n),
-                                            .tier = CACHE_DEVICE,
-                                            .keys = run->keys + i,
-                                            .slots = run->blocks + i,
-                                            .n = n,
-                                            .starts_segment = i == 0 && run->starts_segment});
+    uint32_t node = node_enter(
+        st, &(struct node_birth){.parent = end->node,
+                                 .depth = run->depth,
+                                 .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
+                                 .n_tokens = run_tokens(run, i, n),
+                                 .tier = CACHE_DEVICE,
+                                 .keys = run->keys + i,
+                                 .slots = run->blocks + i,
+                                 .n = n,
+                                 .starts_segment = i == 0 && run->starts_segment,
+                                 .is_public = run->pos0 + run->n_tokens <= use->n_public});
 
     if (node == KTREE_NONE)
         return false;
@@ -301,8 +308,15 @@ static uint32_t n_alike(const struct store *st, uint32_t node, const struct stor
     return k;
 }
 
-/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only. The
- * private blocks become its copies on the device; they are equal by promise P1. */
+static bool lies_in_remote(const struct store *st, uint32_t node)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+
+    return lies_in(&look, CACHE_REMOTE);
+}
+
+/* The tree has *n blocks of the run from i on, in a node that does not lie on the device. The private
+ * blocks become its copies on the device; they are equal by promise P1. */
 static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
                            const struct store_run *run, uint32_t i, const struct store_use *use,
                            uint32_t *n)
@@ -311,6 +325,8 @@ static bool place_in_child(struct store *st, struct store_end *end, uint32_t chi
     if (ktree_look(st->tree, child).n_blocks > *n && !node_split(st, child, *n, &child))
         return false;
     ktree_place(st->tree, child, CACHE_DEVICE, &run->blocks[i]);
+    if (lies_in_remote(st, child))
+        (void)leave_remote(st, child);
     count_use(st, child, *n, use, false);
     replace_insert(st->policy, CACHE_DEVICE, st->info[child].entry);
     move_end(st, end, child);
@@ -365,8 +381,8 @@ static bool can_extend(const struct store *st, const struct store_end *end,
 
     /* A node that is being written must keep its blocks: the unit names it by their keys. */
     return end->node != KTREE_ROOT && look.n_children == 0 && look.tiers == 1u << CACHE_DEVICE &&
-           (i > 0 || !run->starts_segment) && !st->info[end->node].is_offered &&
-           !st->info[end->node].is_writing;
+           (i > 0 || !run->starts_segment) && st->info[end->node].n_lent == 0 &&
+           !st->info[end->node].is_offered && !st->info[end->node].is_writing;
 }
 
 uint32_t store_append(struct store *st, struct store_end *end, const struct store_run *run,
@@ -384,6 +400,7 @@ uint32_t store_append(struct store *st, struct store_end *end, const struct stor
         if (can_extend(st, end, run, i) ? !extend_node(st, end, run, i)
                                         : !add_node(st, end, run, i, use))
             return i;
+        tell_appended(st, end->node, run->n - i, use);
         st->n_private -= run->n - i;
         end->n_blocks += run->n - i;
         break;
@@ -436,7 +453,7 @@ uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
     if (node == KTREE_NONE || st->info[node].tail_of != m->node)
         return KTREE_NONE;
     look = ktree_look(st->tree, node);
-    if (look.n_children || look.n_pins || is_moving(st, node) ||
+    if (look.n_children || look.n_pins || st->info[node].n_lent || is_moving(st, node) ||
         (st->copies && !lies_in(&look, CACHE_DEVICE))) /* taking it would wait for a copy */
         return KTREE_NONE;
     return node;
@@ -457,6 +474,7 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
         count_use(st, node, 1, use, true);
         st->tier[*lay].n_hit_tokens += n_tokens;
         st->saved_s += saved_seconds(st, node, n_tokens);
+        st->tier[*lay].saved_s += saved_seconds(st, node, n_tokens);
     }
     if (lies_in(&look, CACHE_HOST)) {
         ktree_slots(st->tree, node, CACHE_HOST, &slot, 1);

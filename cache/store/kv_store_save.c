@@ -1,5 +1,5 @@
 /* kv_store_save.c - what is written to disk: offers, and the units that write them. */
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 
 #include <string.h>
 
@@ -10,19 +10,6 @@
 #define N_WRITES_BEGUN 2
 /* Nothing is written for this time after a failed write. */
 #define WRITE_PAUSE_NS UINT64_C(5000000000)
-
-struct unit *take_unit(struct store_disk *d)
-{
-    for (uint32_t i = 0; i < N_DISK_UNITS; i++)
-        if (d->units[i].state == UNIT_FREE)
-            return &d->units[i];
-    return NULL;
-}
-
-uint64_t unit_tag(const struct store_disk *d, const struct unit *u)
-{
-    return (uint64_t)(u - d->units);
-}
 
 /* --- offers --- */
 
@@ -67,7 +54,7 @@ void disk_offer(struct store *st, uint32_t node, uint32_t n, const struct store_
     if (!use->ids || end > use->n_ids || info->tail_of != KTREE_NONE || info->is_offered ||
         info->is_writing || info->is_orphan || lies_in(&look, CACHE_DISK) ||
         d->n_offers == N_OFFERS || !is_written_before(st, look.parent) ||
-        st->now_ns < d->no_write_until_ns || tier_is_hung(d->t))
+        st->now_ns < d->no_write_until_ns || tier_is_hung(d->slow.t))
         return;
     /* Most prompts are used once: writing waits for the second use. */
     if (!must && end > use->n_public &&
@@ -170,7 +157,7 @@ static bool save_payload(struct store *st, struct unit *u, uint32_t node)
     ktree_slots(st->tree, node, from, blocks, n);
     if (tier_is_addressable(st->tier[from].t)) {
         u->state = UNIT_SAVED;
-        (void)take_copy_budget(st->disk, n * st->block_bytes);
+        (void)take_copy_budget(st, n * st->block_bytes);
         return tier_read(st->tier[from].t, blocks, u->buffers, n, false, 0) == OK;
     }
     if (!begin_move(st, MOVE_SAVE, node, blocks, u->buffers, n))
@@ -187,21 +174,21 @@ enum fate { FATE_WAITS, FATE_BEGUN, FATE_OVER };
 static enum fate begin_write(struct store *st, const struct offer *o, uint32_t node, uint32_t n)
 {
     struct store_disk *d = st->disk;
-    struct unit *u = take_unit(d);
+    struct unit *u = take_unit(&d->slow);
     bool reserved;
 
     /* Half of the staging buffers are kept for reads: requests wait for these. */
-    if (!u || tier_n_free_buffers(d->t) < n + tier_n_buffers(d->t) / 2 || tier_n_free(d->t) < n ||
-        d->copy_left == 0 || !tier_stage(d->t, u->buffers, n))
+    if (!u || tier_n_free_buffers(d->slow.t) < n + tier_n_buffers(d->slow.t) / 2 ||
+        tier_n_free(d->slow.t) < n || st->copy_left == 0 || !tier_stage(d->slow.t, u->buffers, n))
         return FATE_WAITS;
     u->is_stale = false;
     copy_offer(&u->what, o, n);
     if (!save_payload(st, u, node)) {
         u->state = UNIT_FREE;
-        tier_unstage(d->t, u->buffers, n);
+        tier_unstage(d->slow.t, u->buffers, n);
         return FATE_OVER;
     }
-    reserved = tier_reserve(d->t, u->blocks, n);
+    reserved = tier_reserve(d->slow.t, u->blocks, n);
     ASSERT(reserved); /* checked above */
     st->tier[CACHE_DISK].n_placing += n;
     d->n_writing += n;
@@ -292,7 +279,7 @@ static void write_saved(struct store_disk *d, struct unit *u)
 
     fill_records(&u->what, records);
     memcpy(from, u->buffers, u->what.n * sizeof *from);
-    if (tier_write(d->t, u->blocks, from, records, u->what.n, unit_tag(d, u)) == OK)
+    if (tier_write(d->slow.t, u->blocks, from, records, u->what.n, unit_tag(&d->slow, u)) == OK)
         u->state = UNIT_WRITING;
 }
 
@@ -349,8 +336,8 @@ void save_poll(struct store *st)
 {
     struct store_disk *d = st->disk;
 
-    for (uint32_t i = 0; i < N_DISK_UNITS && d->n_writing > 0; i++) {
-        struct unit *u = &d->units[i];
+    for (uint32_t i = 0; i < N_UNITS && d->n_writing > 0; i++) {
+        struct unit *u = &d->slow.units[i];
 
         if (u->state == UNIT_SAVING && is_move_over(st, u->save_no))
             u->state = UNIT_SAVED;

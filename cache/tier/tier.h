@@ -1,4 +1,5 @@
-/* tier.h - one interface for every place that holds blocks of KV: device memory, host memory, disk.
+/* tier.h - one interface for every place that holds blocks of KV: device memory, host memory, disk,
+ * other instances.
  *
  * The store (cache/store/) decides which blocks lie in which tier. A tier knows nothing of trees,
  * requests or policies: it reserves blocks, moves their bytes and says when a move is over. A block
@@ -14,6 +15,7 @@
  *   host     device   tier_write(device, ..., memory of the host's blocks)
  *   memory   disk     tier_stage(disk), tier_read(memory), tier_write(disk)
  *   disk     memory   tier_stage(disk), tier_read(disk), tier_write(memory), tier_unstage(disk)
+ *   remote   memory   as from disk; nothing is written to other instances
  *
  * Moves of a tier that the host can address are immediate: the bytes are copied on the calling
  * thread before the call returns, and tier_poll() does not report them. The caller bounds how much
@@ -34,6 +36,7 @@
 
 #include "base/buf.h"
 #include "cache/key.h"
+#include "cache/pool/pool.h"
 
 /* Blocks of one move: a whole segment. */
 #define TIER_MOVE_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
@@ -192,5 +195,27 @@ struct tier_disk_config {
 };
 NODISCARD enum status tier_disk_open(struct tier **out, const struct tier_disk_config *config,
                                      struct buf *why);
+
+/* Blocks that other instances lend. A block of this tier is a handle: it names a block of a found
+ * lookup (cache/pool/pool.h). Reads of a lookup that is over fail with ERR_UNAVAILABLE. */
+struct tier_remote_config {
+    struct device *device; /* for the staging memory, as of the disk */
+    uint64_t block_bytes;
+    uint32_t n_blocks; /* handles */
+    struct pool *pool; /* borrowed */
+};
+NODISCARD enum status tier_remote_open(struct tier **out, const struct tier_remote_config *config,
+                                       struct buf *why);
+/* A lookup was found. lookup: the caller's number for it, below POOL_TICKETS_MAX. */
+void tier_remote_begin(struct tier *t, uint32_t lookup, uint32_t ticket,
+                       const struct pool_found *found);
+/* Let reserved blocks [n] name the blocks [at, at + n) of the lookup's path. */
+void tier_remote_name(struct tier *t, const uint32_t *blocks, uint32_t n, uint32_t lookup,
+                      uint32_t at);
+/* Blocks that name the lookup, and reads of it that are under way. */
+uint32_t tier_remote_n_uses(const struct tier *t, uint32_t lookup);
+/* The lookup that a block names, and what is known about it. */
+uint32_t tier_remote_lookup(const struct tier *t, uint32_t block);
+void tier_remote_found(const struct tier *t, uint32_t block, struct pool_found *out);
 
 #endif

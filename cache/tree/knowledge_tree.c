@@ -36,6 +36,8 @@ struct ktree {
     struct block *blocks;    /* [n_blocks_max] */
     uint32_t *slots;         /* [n_blocks_max][n_tiers] */
     struct key_index *index; /* of the keys of all blocks, or NULL */
+    void (*watch)(void *arg, uint32_t node, uint32_t tier, bool enters); /* or NULL */
+    void *watch_arg;
 };
 
 static bool same_key(const struct kv_key *a, const struct kv_key *b)
@@ -120,6 +122,13 @@ enum status ktree_create(struct ktree **out, uint32_t n_nodes_max, uint32_t n_bl
 void ktree_share_keys(struct ktree *t, struct key_index *x)
 {
     t->index = x;
+}
+
+void ktree_watch(struct ktree *t, void (*fn)(void *arg, uint32_t node, uint32_t tier, bool enters),
+                 void *arg)
+{
+    t->watch = fn;
+    t->watch_arg = arg;
 }
 
 void ktree_destroy(struct ktree *t)
@@ -274,6 +283,17 @@ uint32_t ktree_find(const struct ktree *t, const struct kv_key *first)
     return node;
 }
 
+uint32_t ktree_find_part(const struct ktree *t, const struct kv_key *first, uint32_t n)
+{
+    uint32_t node;
+
+    ASSERT(n >= sizeof(uint64_t) && n <= sizeof first->bytes);
+    if (!map_get(&t->by_first_key, short_key(first), &node) ||
+        memcmp(first_key(t, &t->nodes[node])->bytes, first->bytes, n) != 0)
+        return KTREE_NONE;
+    return node;
+}
+
 /* --- growing --- */
 
 enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper, uint32_t *upper)
@@ -362,6 +382,8 @@ void ktree_place(struct ktree *t, uint32_t node, uint32_t tier, const uint32_t *
     n->tiers |= 1u << tier;
     t->nodes[n->parent].n_children_in[tier]++;
     t->n_blocks_in[tier] += n->n_blocks;
+    if (t->watch)
+        t->watch(t->watch_arg, node, tier, true);
 }
 
 bool ktree_can_leave(const struct ktree *t, uint32_t node, uint32_t tier)
@@ -400,6 +422,8 @@ bool ktree_leave(struct ktree *t, uint32_t node, uint32_t tier)
     struct node *n = node_at(t, node);
 
     ASSERT(ktree_can_leave(t, node, tier));
+    if (t->watch)
+        t->watch(t->watch_arg, node, tier, false);
     n->tiers &= ~(1u << tier);
     t->nodes[n->parent].n_children_in[tier]--;
     t->n_blocks_in[tier] -= n->n_blocks;

@@ -53,6 +53,10 @@ void ktree_destroy(struct ktree *t); /* NULL is fine */
 /* Keep the keys of all blocks that enter the tree from now on in *x, which is borrowed. */
 void ktree_share_keys(struct ktree *t, struct key_index *x);
 
+/* Have fn called for each node after ktree_place() (enters), and before ktree_leave(). */
+void ktree_watch(struct ktree *t, void (*fn)(void *arg, uint32_t node, uint32_t tier, bool enters),
+                 void *arg);
+
 /* --- finding --- */
 
 struct ktree_match {
@@ -65,6 +69,8 @@ struct ktree_match {
 struct ktree_match ktree_match(const struct ktree *t, const struct kv_key *keys, uint32_t n_keys);
 /* The node whose first block has this key, or KTREE_NONE. */
 uint32_t ktree_find(const struct ktree *t, const struct kv_key *first);
+/* The same; only the first n bytes (8 or more) of the key are known. */
+uint32_t ktree_find_part(const struct ktree *t, const struct kv_key *first, uint32_t n);
 
 /* --- growing --- */
 

@@ -18,6 +18,8 @@ generator, benchmarks, the C client library with its headers, and a small
 model to try them with.")
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Loaded while the server runs (--pool-transport ucx), so dpkg-shlibdeps does not see it.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS libucx0)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "bash-completion, curl, redis-server | valkey-server, haproxy")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_STRIP_FILES ON)

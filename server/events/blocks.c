@@ -288,14 +288,19 @@ static enum status store(struct blocks *b, const struct cache_event *e)
     return OK;
 }
 
+/* Nothing lies anywhere, but the listing that follows may have no ids: records stay until the next
+ * time. */
 static void clear(struct blocks *b)
 {
     struct record **all = b->records.items;
 
     report_all_removed(b);
-    for (uint32_t i = 0; i < b->records.n; i++)
-        free(all[i]);
-    table_fini(&b->records);
+    for (uint32_t i = b->records.n; i-- > 0;) {
+        if (all[i]->tiers == 0)
+            record_remove(b, &all[i]);
+        else
+            all[i]->tiers = 0;
+    }
     table_fini(&b->copies);
     b->n_reported = 0;
 }
@@ -313,9 +318,10 @@ enum status blocks_apply(struct blocks *b, const struct cache_event *e)
     if (e->kind == CACHE_STORED)
         return store(b, e);
     slot = record_slot(b, &e->key);
-    if (!slot || !((*slot)->tiers & (1u << e->tier)))
+    if (!slot)
         return OK;
-    leave(b, *slot, e->tier);
+    if ((*slot)->tiers & (1u << e->tier))
+        leave(b, *slot, e->tier);
     if ((*slot)->tiers == 0)
         record_remove(b, slot);
     return OK;

@@ -11,6 +11,8 @@
  * spans were cut and whichever tenants sent them. Copies are counted, so that a block is reported
  * once for a tier when its first copy comes and once when its last copy goes.
  *
+ * A block whose ids were sent before may come without ids, also after CACHE_CLEARED.
+ *
  * Owns    the list of the cache's blocks with their ids: blocks_destroy().
  * Thread  one at a time.
  * Errors  ERR_NOMEM: the event had no effect.

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from http_helpers import REPO, run_tests, tarn_test, wait_until
-from pool_harness import PATIENT, Pool, ask, need_redis, pool_model, prompt_of
+from pool_harness import PATIENT, Pool, ask, need_pool, pool_model, prompt_of
 
 MODEL = REPO / "deploy" / "demo-model"
 CHAT = "/v1/chat/completions"
@@ -49,8 +49,9 @@ def chat(server, seed: int, key: str = "", **more: object) -> tuple[str, dict]:
 
 
 def refused(*options: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TARN_")}
     done = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(MODEL), *options],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and not done.stdout, done
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr
@@ -192,20 +193,30 @@ def deploy_pool_shows_a_hit_and_leaves_nothing_behind() -> None:
         environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": folder}
         with out.open("wb") as f:
             process = subprocess.Popen(
-                [str(clone / "deploy/pool"), "--no-install", "--instances", "2", "--port", str(port)],
-                stdout=f, stderr=f, env=environment, start_new_session=True)
-        wait_until(lambda: "Serving until Ctrl-C." in out.read_text() or process.poll() is not None,
-                   out.read_text)
-        assert process.poll() is None, out.read_text()
-        rows = re.findall(r"^ +(\d+) +(\d+) +(\d+) +[\d.]+ ms   http", out.read_text(), re.M)
-        assert len(rows) == 2 and int(rows[0][2]) == 0 and int(rows[1][2]) > 256, out.read_text()
-        assert len(processes_with(f"{folder}/tarn-pool-")) >= 3
-        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
-        assert process.wait(60) == 0, out.read_text()
+                [str(clone / "deploy/pool"), "--no-install", "--instances", "2", "--port",
+                 str(port)], stdout=f, stderr=f, env=environment, start_new_session=True)
+        try:
+            check_demonstration(process, out, f"{folder}/tarn-pool-")
+            os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            status = process.wait(60)
+        assert status == 0, out.read_text()
         assert not processes_with(f"{folder}/tarn-pool-"), processes_with(f"{folder}/tarn-pool-")
         assert not list(Path(folder).glob("tarn-pool-*"))
         for i in range(3):
             socket.create_server(("127.0.0.1", port + i)).close()
+
+
+def check_demonstration(process: subprocess.Popen, out: Path, place: str) -> None:
+    wait_until(lambda: "Serving until Ctrl-C." in out.read_text() or process.poll() is not None,
+               out.read_text)
+    assert process.poll() is None, out.read_text()
+    rows = re.findall(r"^ +(\d+) +(\d+) +(\d+) +[\d.]+ ms   http", out.read_text(), re.M)
+    assert len(rows) == 2 and int(rows[0][2]) == 0 and int(rows[1][2]) > 256, out.read_text()
+    assert len(processes_with(place)) >= 3  # Redis and two servers, perhaps HAProxy
 
 
 TESTS = [
@@ -218,5 +229,5 @@ TESTS = [
 ]
 
 if __name__ == "__main__":
-    need_redis()
+    need_pool(MODEL)
     sys.exit(run_tests([t for t in TESTS if not sys.argv[1:] or t.__name__ in sys.argv[1:]]))

@@ -328,9 +328,9 @@ static void a_lease_ends_by_itself(void **state)
     side_hold(a, N_PATH);
     WAIT_FOR(is_announced(a) && all_know(2));
     uint32_t ticket = side_lookup(b, 0);
-    assert_int_equal(side_look(b, ticket, &found), POOL_FOUND);
     WAIT_FOR(pool_look(b->pool, ticket, &found) == POOL_NOT_FOUND);
-    WAIT_FOR(a->n_returned == 1); /* without pool_forget() */
+    WAIT_FOR(a->n_lent == 1 && a->n_returned == 1); /* without pool_forget() */
+    WAIT_FOR(stats_of(b).n_found == 1);
     assert_int_equal(read_blocks(b, ticket, 0, 1, 0), ERR_UNAVAILABLE);
     pool_forget(b->pool, ticket);
 }

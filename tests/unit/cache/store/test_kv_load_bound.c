@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "cache/disk/disk_format.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_slow.h"
 #include "tests/unit/cache/cache_prompt.h"
 
 #define N_LAYERS 16

@@ -225,8 +225,16 @@ static void clearing_removes_each_block_and_then_says_so(void **state)
     assert_int_equal(r.n_removed, 4);
     assert_int_equal(r.n_cleared, 1);
     assert_int_equal(blocks_n(b), 0);
-    send(b, block(1, 0, 0, 32));
+    struct cache_event again = block(1, 0, 0, 32);
+    again.has_ids = false; /* a listing has none */
+    send(b, again);
     assert_int_equal(r.n, 2);
+    send(b, cleared);
+    send(b, cleared); /* block 2 is forgotten by now, and so is block 1 */
+    again = block(2, 1, 32, 32);
+    again.has_ids = false;
+    send(b, again);
+    assert_int_equal(r.n, 0);
     blocks_destroy(b);
 }
 

@@ -1,0 +1,449 @@
+/* kv_store_lend.c - what other instances get from this one: loans, offers when this instance leaves
+ * the pool; what it gets by their offers; and the price of KV that others have, too.
+ *
+ * Loans. A peer asks for a path; the part of it that lies in memory is pinned and lent until the pool
+ * gives the lease back. Every node of the path is pinned in the tier from which it is lent, so no
+ * block of it moves or is evicted, and all accounting sees it as in use. On a separate device memory
+ * the pool lends from the host: nodes that lie on the device only are copied there first, and without
+ * a host tier nothing is lent. Loans pin at most LENT_SHARE of a tier, and none begin for a while
+ * after a request did not fit because of them.
+ *
+ * Leaving. Paths that only this instance has are offered to others, those used most first; whatever
+ * enters the tree meanwhile is offered in a further round.
+ *
+ * Adoption. A path that a leaving instance offers is read like a preload. It may evict what is worth
+ * less.
+ *
+ * Price. What other instances have, too, costs a pull instead of a computation when it is lost here.
+ * The policy gets that smaller price, so copies that others can replace are evicted first. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/pool/pool.h"
+#include "cache/store/kv_store_slow.h"
+
+#define LENT_SHARE 0.25
+#define LENT_SHARE_LEAVING 0.75 /* most requests have gone elsewhere by then */
+/* Nodes of handed-over paths that are read at a time: the other units are for waiting requests. */
+#define N_ADOPTING 8
+/* Paths that one poll offers: each costs a walk to the root. */
+#define N_OFFERED_PER_POLL 8
+/* Between two rounds of offers: a round walks the whole tree. */
+#define LIST_PAUSE_NS UINT64_C(100000000)
+/* The price of a pull, as a share of the computation, before any pull was measured. */
+#define PULL_SHARE_FIRST 0.125
+
+/* --- loans --- */
+
+static uint32_t lent_max(const struct store *st, enum cache_tier tier)
+{
+    double share = st->remote->leaves ? LENT_SHARE_LEAVING : LENT_SHARE;
+
+    return (uint32_t)(share * tier_n_blocks(st->tier[tier].t));
+}
+
+/* Pin a node for one more loan. False: it cannot be lent, or too much is. */
+static bool lend_node(struct store *st, uint32_t node)
+{
+    struct node_info *info = &st->info[node];
+    struct ktree_node look = ktree_look(st->tree, node);
+    enum cache_tier from = st->copies || !lies_in(&look, CACHE_DEVICE) ? CACHE_HOST : CACHE_DEVICE;
+
+    if (info->n_lent == 0) {
+        if (info->is_orphan || !st->tier[from].t ||
+            st->remote->n_lent[from] + look.n_blocks > lent_max(st, from) ||
+            (!lies_in(&look, from) && (is_moving(st, node) || !copy_to_host(st, node))))
+            return false;
+        info->lent_in = (uint8_t)from;
+        st->remote->n_lent[from] += look.n_blocks;
+    }
+    info->n_lent++;
+    lent_pin(st, node);
+    return true;
+}
+
+static void return_node(struct store *st, uint32_t node)
+{
+    struct node_info *info = &st->info[node];
+
+    lent_unpin(st, node);
+    if (--info->n_lent == 0)
+        st->remote->n_lent[info->lent_in] -= ktree_look(st->tree, node).n_blocks;
+}
+
+static void return_path(struct store *st, uint32_t node)
+{
+    for (uint32_t parent; node != KTREE_ROOT; node = parent) {
+        parent = ktree_look(st->tree, node).parent;
+        return_node(st, node);
+    }
+}
+
+/* Pin the nodes of the matched path, the root's child first. The loan ends where that fails. */
+static void pin_path(struct store *st, struct loan *l, const struct ktree_match *m)
+{
+    uint32_t n = 0;
+
+    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
+        st->path[n++] = x;
+    l->node = KTREE_ROOT;
+    l->n_blocks = 0;
+    while (n-- > 0 && lend_node(st, st->path[n])) {
+        struct ktree_node look = ktree_look(st->tree, st->path[n]);
+
+        l->node = st->path[n];
+        l->n_blocks = look.n_before + look.n_blocks;
+    }
+    l->n_blocks = l->n_blocks < m->n_blocks ? l->n_blocks : m->n_blocks;
+}
+
+static struct loan *begin_loan(struct store *st, const struct pool_ask *ask)
+{
+    struct store_remote *r = st->remote;
+    struct ktree_match m = {.node = KTREE_ROOT};
+    struct loan *l = r->loans;
+
+    while (l->is_used)
+        l++;
+    ASSERT(l < r->loans + POOL_LEASES_MAX); /* the pool asks for no more */
+    *l = (struct loan){.is_used = true, .lease = ask->lease};
+    r->n_loans++;
+    if (st->now_ns >= r->no_loan_until_ns)
+        m = store_match(st, ask->keys, ask->n);
+    if (m.n_blocks <= ask->n_there)
+        m = (struct ktree_match){.node = KTREE_ROOT};
+    pin_path(st, l, &m);
+    return l;
+}
+
+/* Fill in the blocks of the loan from n_there on. Returns the number of blocks of the path that can
+ * be read now: fewer while copies to the host are under way. */
+static uint32_t fill_blocks(const struct store *st, const struct loan *l, uint32_t n_there,
+                            struct pool_block *blocks)
+{
+    uint32_t slots[NODE_N_BLOCKS_MAX], n = l->n_blocks;
+    struct ktree_node look;
+
+    for (uint32_t x = l->node; x != KTREE_ROOT; x = look.parent) {
+        const struct node_info *info = &st->info[x];
+        const struct tier *t = st->tier[info->lent_in].t;
+
+        look = ktree_look(st->tree, x);
+        if (!is_move_over(st, info->spill_no) && look.n_before < n)
+            n = look.n_before;
+        if (look.n_before + look.n_blocks <= n_there)
+            continue;
+        ktree_slots(st->tree, x, info->lent_in, slots, look.n_blocks);
+        for (uint32_t i = 0; i < look.n_blocks; i++) {
+            uint32_t at = look.n_before + i, left = info->n_tokens - i * KV_BLOCK_TOKENS;
+
+            if (at >= n_there && at < l->n_blocks)
+                blocks[at - n_there] = (struct pool_block){
+                    tier_memory(t, slots[i]), left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS};
+        }
+    }
+    return n;
+}
+
+static struct loan *loan_of(struct store_remote *r, uint32_t lease)
+{
+    for (uint32_t i = 0; i < POOL_LEASES_MAX; i++)
+        if (r->loans[i].is_used && r->loans[i].lease == lease)
+            return &r->loans[i];
+    return NULL;
+}
+
+static void end_loan(struct store *st, struct loan *l)
+{
+    return_path(st, l->node);
+    l->is_used = false;
+    st->remote->n_loans--;
+}
+
+/* Answer an ask. False: not yet, copies to the host are under way. */
+static bool answer(struct store *st, const struct pool_ask *ask)
+{
+    struct store_remote *r = st->remote;
+    struct loan *l = loan_of(r, ask->lease);
+    uint32_t n;
+
+    if (!l)
+        l = begin_loan(st, ask);
+    n = fill_blocks(st, l, ask->n_there, r->blocks);
+    if (n < l->n_blocks && st->now_ns < ask->until_ns)
+        return false;
+    if (st->now_ns >= ask->until_ns)
+        n = 0;
+    pool_lend(r->pool, ask->lease, r->blocks, n);
+    if (n <= ask->n_there)
+        end_loan(st, l);
+    return true;
+}
+
+void poll_loans(struct store *st)
+{
+    struct store_remote *r = st->remote;
+    struct pool_ask ask;
+    struct loan *l;
+    uint32_t lease;
+
+    while (pool_next_return(r->pool, &lease))
+        if ((l = loan_of(r, lease)))
+            end_loan(st, l);
+    while (pool_next_ask(r->pool, &ask))
+        if (!answer(st, &ask))
+            break;
+}
+
+void store_note_need(struct store *st, uint32_t n_blocks)
+{
+    struct store_remote *r = st->remote;
+
+    if (r->n_lent[CACHE_DEVICE] > 0 && n_blocks > store_n_available(st))
+        r->no_loan_until_ns = st->now_ns + r->slow.timeout_ns;
+}
+
+/* --- price --- */
+
+/* The price of having the node's KV again. */
+static void set_price(struct store *st, uint32_t node)
+{
+    const struct store_remote *r = st->remote;
+    double pull = r->s_per_byte > 0
+                      ? r->s_per_byte + r->latency_s / (double)(NODE_N_BLOCKS_MAX * st->block_bytes)
+                      : PULL_SHARE_FIRST * own_seconds_per_byte(st, node);
+
+    replace_limit_cost(st->policy, st->info[node].entry,
+                       st->info[node].is_replica ? pull : (double)INFINITY);
+}
+
+void set_replica(struct store *st, uint32_t node, bool is_replica)
+{
+    st->info[node].is_replica = is_replica;
+    set_price(st, node);
+}
+
+/* A segment is one node, or several where it was split or grew. */
+static void note_segment(struct store *st, uint32_t first, bool is_replica)
+{
+    for (uint32_t x = first; x != KTREE_NONE;) {
+        if (x != first && (st->info[x].starts_segment || st->info[x].tail_of != KTREE_NONE)) {
+            x = ktree_next_outside(st->tree, x, first);
+            continue;
+        }
+        set_replica(st, x, is_replica);
+        x = ktree_next(st->tree, x, first);
+    }
+}
+
+void poll_news(struct store *st)
+{
+    struct pool_news news;
+
+    while (pool_next_news(st->remote->pool, &news)) {
+        uint32_t node = ktree_find_part(st->tree, &news.segment, DIRECTORY_SEGMENT_BYTES);
+
+        if (node != KTREE_NONE)
+            note_segment(st, node, news.is_replica);
+    }
+}
+
+/* --- leaving --- */
+
+/* A node that ends a path of which only this instance may have the KV in memory. */
+static bool is_to_offer(const struct store *st, uint32_t node)
+{
+    const struct node_info *info = &st->info[node];
+    struct ktree_node look = ktree_look(st->tree, node);
+
+    return !lies_slow_only(&look) && !info->is_replica && !info->was_offered && !info->is_orphan &&
+           info->tail_of == KTREE_NONE && look.n_before + look.n_blocks <= POOL_PATH_MAX;
+}
+
+/* Whether a child that is to be offered, too, extends the path. */
+static bool has_longer_path(const struct store *st, uint32_t node)
+{
+    for (uint32_t c = ktree_first_child(st->tree, node); c != KTREE_NONE;
+         c = ktree_next_sibling(st->tree, c))
+        if (is_to_offer(st, c))
+            return true;
+    return false;
+}
+
+static int by_uses(const void *a, const void *b)
+{
+    const struct leaving_path *x = a, *y = b;
+
+    return (x->n_uses < y->n_uses) - (x->n_uses > y->n_uses);
+}
+
+/* List the paths to offer, those used most first. */
+static void list_paths(struct store *st)
+{
+    struct store_remote *r = st->remote;
+    struct ktree_stats tree;
+
+    ktree_stats(st->tree, &tree);
+    free(r->leaving);
+    r->listed_ns = st->now_ns;
+    r->n_leaving = r->at_leaving = 0;
+    r->leaving = calloc(tree.n_nodes + 1, sizeof *r->leaving);
+    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT); r->leaving && x != KTREE_NONE;
+         x = ktree_next(st->tree, x, KTREE_ROOT))
+        if (is_to_offer(st, x) && !has_longer_path(st, x))
+            r->leaving[r->n_leaving++] = (struct leaving_path){
+                *ktree_key_at(st->tree, x, 0), replace_n_uses(st->policy, st->info[x].entry)};
+    if (r->leaving)
+        qsort(r->leaving, r->n_leaving, sizeof *r->leaving, by_uses);
+}
+
+/* Write keys and meta of the path to `node`. Returns its number of blocks. */
+static uint32_t write_path(struct store *st, uint32_t node, struct kv_key *keys,
+                           struct pool_meta *meta)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+    uint32_t n = look.n_before + look.n_blocks;
+
+    for (uint32_t x = node; x != KTREE_ROOT; x = look.parent) {
+        const struct node_info *info = &st->info[x];
+
+        look = ktree_look(st->tree, x);
+        for (uint32_t i = 0; i < look.n_blocks; i++) {
+            uint32_t left = info->n_tokens - i * KV_BLOCK_TOKENS;
+
+            keys[look.n_before + i] = *ktree_key_at(st->tree, x, i);
+            meta[look.n_before + i] = (struct pool_meta){
+                .n_tokens = (uint8_t)(left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS),
+                .starts_segment = i == 0 && info->starts_segment,
+                .is_public = info->is_public,
+                .is_registered = info->is_public,
+                .depth = look.depth};
+        }
+    }
+    return n;
+}
+
+/* Offer one path. False: the pool takes no more now. */
+static bool offer_path(struct store *st, uint32_t node)
+{
+    struct store_remote *r = st->remote;
+    uint32_t n = write_path(st, node, r->path_keys, r->path_meta);
+
+    if (!pool_offer(r->pool, &(struct pool_offer){.keys = r->path_keys,
+                                                  .meta = r->path_meta,
+                                                  .n = n,
+                                                  .ticket = POOL_NO_TICKET}))
+        return false;
+    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
+        st->info[x].was_offered = true;
+    return true;
+}
+
+static void offer_paths(struct store *st)
+{
+    struct store_remote *r = st->remote;
+
+    if (r->at_leaving == r->n_leaving && st->now_ns >= r->listed_ns + LIST_PAUSE_NS)
+        list_paths(st);
+    for (uint32_t i = 0; i < N_OFFERED_PER_POLL && r->at_leaving < r->n_leaving; i++) {
+        uint32_t node = ktree_find(st->tree, &r->leaving[r->at_leaving].first);
+
+        if (node != KTREE_NONE && is_to_offer(st, node) && !offer_path(st, node))
+            return;
+        r->at_leaving++;
+    }
+}
+
+void store_leave(struct store *st)
+{
+    if (st->remote->leaves)
+        return;
+    st->remote->leaves = true;
+    pool_leave(st->remote->pool);
+    list_paths(st);
+}
+
+bool store_has_left(const struct store *st)
+{
+    const struct store_remote *r = st->remote;
+
+    return r->leaves && r->at_leaving == r->n_leaving && pool_n_offers(r->pool) == 0;
+}
+
+/* --- adoption --- */
+
+/* Whether the blocks can follow each other: the peer's description is not trusted. */
+static bool is_path(const struct pool_offer *o)
+{
+    for (uint32_t i = 0; i < o->n; i++) {
+        const struct pool_meta *b = &o->meta[i], *a = i ? b - 1 : NULL;
+
+        if (b->n_tokens == 0 || b->n_tokens > KV_BLOCK_TOKENS ||
+            (!a ? !b->starts_segment || b->depth > 0
+                : b->depth < a->depth || (!b->starts_segment &&
+                                          (a->n_tokens < KV_BLOCK_TOKENS || b->depth != a->depth))))
+            return false;
+    }
+    return o->n > 0 && o->n <= POOL_PATH_MAX;
+}
+
+static void take_offers(struct store *st)
+{
+    struct pool_offer offer;
+
+    while (pool_next_offer(st->remote->pool, &offer))
+        if (!is_path(&offer) || !adopt_lookup(st, offer.ticket, offer.keys, offer.meta, offer.n))
+            pool_forget(st->remote->pool, offer.ticket);
+}
+
+/* Begin to read the next nodes of a path that is handed over. Returns false when it has to wait. */
+static bool adopt_some(struct store *st, struct lookup *l)
+{
+    for (; l->at < l->n; l->at++) {
+        uint32_t node = ktree_find(st->tree, &l->keys[l->at]);
+        struct ktree_node look = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : node);
+
+        if (node == KTREE_NONE || !lies_in(&look, CACHE_REMOTE) || st->info[node].is_reading)
+            continue;
+        if (st->remote->slow.n_reading >= N_ADOPTING * NODE_N_BLOCKS_MAX)
+            return false;
+        switch (begin_read(st, node, NULL, STORE_NO_DUE, true)) {
+        case OK: continue;
+        case ERR_BUSY: return false;
+        default: l->is_over = true; return false;
+        }
+    }
+    return true;
+}
+
+static bool is_read_under_way(const struct store *st, const struct lookup *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        uint32_t node = ktree_find(st->tree, &l->keys[i]);
+
+        if (node != KTREE_NONE && st->info[node].is_reading)
+            return true;
+    }
+    return false;
+}
+
+static void adopt(struct store *st)
+{
+    for (uint32_t i = 0; i < POOL_TICKETS_MAX; i++) {
+        struct lookup *l = &st->remote->lookups[i];
+
+        if (l->is_used && l->is_adopted && l->is_found && !l->is_over && adopt_some(st, l))
+            l->is_over = !is_read_under_way(st, l);
+    }
+}
+
+void poll_offers(struct store *st)
+{
+    take_offers(st);
+    if (st->remote->n_lookups > 0)
+        adopt(st);
+    if (st->remote->leaves)
+        offer_paths(st);
+}

@@ -1,0 +1,432 @@
+/* kv_store_remote.c - lookups in the pool of instances, and the remote nodes that they find.
+ *
+ * A lookup that is found gives handles of blocks that another instance lends for a short time. Its
+ * blocks enter the tree as remote nodes, behind the part of the path that is known here, and are
+ * read like nodes on disk (kv_store_load.c). Requests that wait for the same blocks share a lookup.
+ * When no request needs it any more, its lease is over, or its peer is gone, its remote nodes leave
+ * the tree, those behind others first; a node that is being read leaves when the read is over. The
+ * ticket is given back when no handle and no read refers to it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "cache/pool/pool.h"
+#include "cache/store/kv_store_slow.h"
+
+/* Weight of a new value in the moving mean of the time of lookups, and the mean before the first
+ * one: a round trip to the directory and one to a peer, in one network. */
+#define MEAN_SHARE 0.2
+#define LOOKUP_S_FIRST 1e-3
+/* Destroying the store waits for reads that long beyond their deadline. */
+#define CLOSE_WAIT_NS UINT64_C(1000000000)
+#define CLOSE_PAUSE_NS UINT64_C(1000000)
+
+/* --- life --- */
+
+enum status init_remote(struct store *st, struct tier *t, struct pool *pool)
+{
+    struct store_remote *r = calloc(1, sizeof *r);
+
+    if (!r)
+        return ERR_NOMEM;
+    st->remote = r;
+    st->slow[CACHE_REMOTE] = &r->slow;
+    r->slow.which = CACHE_REMOTE;
+    r->slow.t = t;
+    r->slow.timeout_ns = st->config.remote.pull_ms * UINT64_C(1000000);
+    r->pool = pool;
+    r->lookup_s = LOOKUP_S_FIRST;
+    r->slow.units = calloc(N_UNITS, sizeof *r->slow.units);
+    r->lookups = calloc(POOL_TICKETS_MAX, sizeof *r->lookups);
+    r->blocks = calloc(POOL_PATH_MAX, sizeof *r->blocks);
+    r->path_keys = calloc(POOL_PATH_MAX, sizeof *r->path_keys);
+    r->path_meta = calloc(POOL_PATH_MAX, sizeof *r->path_meta);
+    st->memory_bytes +=
+        sizeof *r + N_UNITS * sizeof *r->slow.units + POOL_TICKETS_MAX * sizeof *r->lookups;
+    return r->slow.units && r->lookups && r->blocks && r->path_keys && r->path_meta ? OK
+                                                                                    : ERR_NOMEM;
+}
+
+static void free_lookup(struct store_remote *r, struct lookup *l)
+{
+    free(l->keys);
+    free(l->meta);
+    *l = (struct lookup){.ticket = POOL_NO_TICKET};
+    r->n_lookups--;
+}
+
+/* Tickets are given back when no read of them is under way. */
+static void wait_for_reads(const struct slow_tier *w)
+{
+    uint64_t until = clock_now_ns() + w->timeout_ns + CLOSE_WAIT_NS;
+    struct tier_done done;
+
+    while (tier_is_busy(w->t) && clock_now_ns() < until)
+        if (tier_poll(w->t, &done, 1) == 0)
+            clock_sleep_ns(CLOSE_PAUSE_NS);
+}
+
+void fini_remote(struct store *st)
+{
+    struct store_remote *r = st->remote;
+
+    if (!r)
+        return;
+    wait_for_reads(&r->slow);
+    for (uint32_t i = 0; r->lookups && i < POOL_TICKETS_MAX; i++) {
+        struct lookup *l = &r->lookups[i];
+
+        if (!l->is_used)
+            continue;
+        if (l->ticket != POOL_NO_TICKET)
+            pool_forget(r->pool, l->ticket);
+        free_lookup(r, l);
+    }
+    free(r->slow.units);
+    free(r->lookups);
+    free(r->blocks);
+    free(r->leaving);
+    free(r->path_keys);
+    free(r->path_meta);
+    free(r);
+    st->remote = NULL;
+}
+
+bool store_has_pool(const struct store *st)
+{
+    return st->remote != NULL;
+}
+
+/* --- what was found enters the tree --- */
+
+static uint32_t number_of(const struct store_remote *r, const struct lookup *l)
+{
+    return (uint32_t)(l - r->lookups);
+}
+
+/* The number of blocks from i on that become one node. */
+static uint32_t node_length(const struct lookup *l, uint32_t i, uint32_t n)
+{
+    uint32_t k = 1;
+
+    while (k < NODE_N_BLOCKS_MAX && i + k < n && !l->meta[i + k].starts_segment)
+        k++;
+    return k;
+}
+
+/* Enter blocks [i, i + n) of the path as a node behind `parent`. KTREE_NONE: not possible. */
+static uint32_t enter_node(struct store *st, const struct lookup *l, uint32_t parent, uint32_t i,
+                           uint32_t n)
+{
+    struct tier *t = st->remote->slow.t;
+    uint32_t slots[NODE_N_BLOCKS_MAX], n_tokens = 0, node;
+
+    if (!tier_reserve(t, slots, n))
+        return KTREE_NONE;
+    tier_remote_name(t, slots, n, number_of(st->remote, l), i);
+    for (uint32_t k = 0; k < n; k++)
+        n_tokens += l->meta[i + k].n_tokens;
+    node = node_enter(
+        st, &(struct node_birth){.parent = parent,
+                                 .depth = l->meta[i].depth,
+                                 .pos0 = parent == KTREE_ROOT
+                                             ? 0
+                                             : st->info[parent].pos0 + st->info[parent].n_tokens,
+                                 .n_tokens = n_tokens,
+                                 .tier = CACHE_REMOTE,
+                                 .keys = l->keys + i,
+                                 .slots = slots,
+                                 .n = n,
+                                 .starts_segment = l->meta[i].starts_segment,
+                                 .is_public = l->meta[i].is_public});
+    if (node == KTREE_NONE)
+        tier_drop(t, slots, n, false);
+    return node;
+}
+
+/* Enter the first n blocks of the path, as far as they are not known. */
+static void enter_found(struct store *st, struct lookup *l, uint32_t n)
+{
+    struct ktree_match m = ktree_match(st->tree, l->keys, n);
+    uint32_t node = m.node, k;
+
+    if (m.n_blocks == n)
+        return;
+    if (node != KTREE_ROOT && (st->info[node].is_orphan || st->info[node].tail_of != KTREE_NONE ||
+                               (m.n_in_node < ktree_look(st->tree, node).n_blocks &&
+                                !node_split(st, node, m.n_in_node, &node))))
+        return;
+    for (uint32_t i = m.n_blocks; i < n && node != KTREE_NONE; i += k) {
+        k = node_length(l, i, n);
+        node = enter_node(st, l, node, i, k);
+    }
+}
+
+static void note_found(struct store *st, const struct pool_found *found)
+{
+    struct store_remote *r = st->remote;
+
+    r->latency_s = found->latency_s;
+    r->s_per_byte = found->bytes_per_s > 0 ? 1 / found->bytes_per_s : 0;
+}
+
+static void take_found(struct store *st, struct lookup *l, const struct pool_found *found)
+{
+    struct store_remote *r = st->remote;
+
+    tier_remote_begin(r->slow.t, number_of(r, l), l->ticket, found);
+    note_found(st, found);
+    l->is_found = true;
+    l->until_ns = found->until_ns;
+    enter_found(st, l, found->n_blocks < l->n ? found->n_blocks : l->n);
+    l->is_over = tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0;
+    st->n_load_events++;
+}
+
+/* --- the end --- */
+
+/* Whether the node's handles are those of the lookup. */
+static bool is_of_lookup(const struct store *st, uint32_t node, const struct lookup *l)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+    uint32_t slot;
+
+    if (!lies_in(&look, CACHE_REMOTE))
+        return false;
+    ktree_slots(st->tree, node, CACHE_REMOTE, &slot, 1);
+    return tier_remote_lookup(st->remote->slow.t, slot) == number_of(st->remote, l);
+}
+
+/* Remove the remote nodes of a lookup that is over, those behind others first. Nodes that are being
+ * read stay, and so do the nodes before them. */
+static void sweep(struct store *st, const struct lookup *l)
+{
+    for (uint32_t i = l->n; i-- > 0;) {
+        uint32_t node = ktree_find(st->tree, &l->keys[i]);
+
+        if (node != KTREE_NONE && is_of_lookup(st, node, l) && !st->info[node].is_reading &&
+            child_in(st, node, CACHE_REMOTE) == KTREE_NONE)
+            (void)leave_remote(st, node);
+    }
+}
+
+/* Give back what a lookup that is over does not need any more. */
+static void finish(struct store *st, struct lookup *l)
+{
+    struct store_remote *r = st->remote;
+
+    if (l->is_found && l->ticket != POOL_NO_TICKET)
+        sweep(st, l);
+    if (l->ticket != POOL_NO_TICKET &&
+        (!l->is_found || tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0)) {
+        pool_forget(r->pool, l->ticket);
+        l->ticket = POOL_NO_TICKET;
+    }
+    if (l->n_users == 0 && l->ticket == POOL_NO_TICKET)
+        free_lookup(r, l);
+}
+
+static void poll_lookup(struct store *st, struct lookup *l)
+{
+    struct store_remote *r = st->remote;
+    struct pool_found found;
+    enum pool_look look;
+
+    if (l->is_over) {
+        finish(st, l);
+        return;
+    }
+    look = pool_look(r->pool, l->ticket, &found);
+    if (look == POOL_LOOKING)
+        return;
+    if (!l->is_found)
+        r->lookup_s += MEAN_SHARE * ((double)(st->now_ns - l->began_ns) * 1e-9 - r->lookup_s);
+    if (look == POOL_FOUND && !l->is_found)
+        take_found(st, l, &found);
+    l->is_over |= look == POOL_NOT_FOUND || st->now_ns >= l->until_ns;
+    if (l->is_over) {
+        st->n_load_events++;
+        finish(st, l);
+    }
+}
+
+void poll_lookups(struct store *st)
+{
+    struct store_remote *r = st->remote;
+
+    for (uint32_t i = 0; r->n_lookups > 0 && i < POOL_TICKETS_MAX; i++)
+        if (r->lookups[i].is_used)
+            poll_lookup(st, &r->lookups[i]);
+}
+
+void reset_remote(struct store *st)
+{
+    struct store_remote *r = st->remote;
+
+    for (uint32_t x = KTREE_ROOT, next; r->n_nodes > 0 && x != KTREE_NONE; x = next) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        next = ktree_next(st->tree, x, KTREE_ROOT);
+        if (x == KTREE_ROOT || !lies_in(&look, CACHE_REMOTE))
+            continue;
+        next = ktree_next_outside(st->tree, x, KTREE_ROOT);
+        drop_remote(st, x);
+    }
+    for (uint32_t i = 0; i < POOL_TICKETS_MAX; i++)
+        r->lookups[i].is_over |= r->lookups[i].is_used;
+    st->n_load_events++;
+}
+
+/* --- new lookups --- */
+
+static bool copy_path(struct lookup *l, const struct kv_key *keys, const struct pool_meta *meta,
+                      uint32_t n)
+{
+    l->keys = malloc(n * sizeof *keys);
+    l->meta = malloc(n * sizeof *meta);
+    if (!l->keys || !l->meta)
+        return false;
+    memcpy(l->keys, keys, n * sizeof *keys);
+    memcpy(l->meta, meta, n * sizeof *meta);
+    l->n = n;
+    return true;
+}
+
+/* A new record with a copy of the path; NULL: there is none, or no memory. */
+static struct lookup *new_lookup(struct store *st, const struct kv_key *keys,
+                                 const struct pool_meta *meta, uint32_t n)
+{
+    struct store_remote *r = st->remote;
+    struct lookup *l = r->lookups;
+
+    ASSERT(n > 0 && n <= POOL_PATH_MAX);
+    while (l < r->lookups + POOL_TICKETS_MAX && l->is_used)
+        l++;
+    if (l == r->lookups + POOL_TICKETS_MAX)
+        return NULL;
+    *l = (struct lookup){
+        .is_used = true, .ticket = POOL_NO_TICKET, .began_ns = st->now_ns, .until_ns = UINT64_MAX};
+    r->n_lookups++;
+    if (copy_path(l, keys, meta, n))
+        return l;
+    free_lookup(r, l);
+    return NULL;
+}
+
+bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
+                  const struct pool_meta *meta, uint32_t n)
+{
+    struct pool_found found;
+    struct lookup *l;
+
+    if (pool_look(st->remote->pool, ticket, &found) != POOL_FOUND ||
+        !(l = new_lookup(st, keys, meta, n)))
+        return false;
+    l->ticket = ticket;
+    l->is_adopted = true;
+    take_found(st, l, &found);
+    return true;
+}
+
+/* --- waiting requests --- */
+
+static bool is_key(const struct kv_key *a, const struct kv_key *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static uint32_t join(struct store *st, uint32_t lookup)
+{
+    st->remote->lookups[lookup].n_users++;
+    return lookup;
+}
+
+uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n)
+{
+    struct store_remote *r = st->remote;
+    struct ktree_match m = ktree_match(st->tree, keys, n);
+    struct ktree_node look = ktree_look(st->tree, m.node);
+    uint32_t slot;
+
+    if (r->n_lookups == 0)
+        return STORE_NO_LOOKUP;
+    if (m.node != KTREE_ROOT && lies_in(&look, CACHE_REMOTE)) {
+        ktree_slots(st->tree, m.node, CACHE_REMOTE, &slot, 1);
+        return join(st, tier_remote_lookup(r->slow.t, slot));
+    }
+    for (uint32_t i = 0; m.n_blocks < n && i < POOL_TICKETS_MAX; i++) {
+        const struct lookup *l = &r->lookups[i];
+
+        if (store_is_looking(st, i) && l->n > m.n_blocks &&
+            is_key(&l->keys[m.n_blocks], &keys[m.n_blocks]))
+            return join(st, i);
+    }
+    return STORE_NO_LOOKUP;
+}
+
+/* Whether a lookup of the blocks behind the match is expected to take less time than computing
+ * them, even if all are found. */
+static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
+                            const struct pool_meta *meta, uint32_t n)
+{
+    uint32_t n_tokens = 0;
+
+    for (uint32_t i = m->n_blocks; i < n; i++)
+        n_tokens += meta[i].n_tokens;
+    return n_tokens > 0 &&
+           (!st->config.seconds ||
+            st->config.seconds(st->config.seconds_arg, store_match_tokens(st, m), n_tokens) >
+                st->remote->lookup_s + st->remote->latency_s);
+}
+
+/* Ask the pool; POOL_NO_TICKET: it cannot now. */
+static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_t n_local)
+{
+    uint32_t starts[POOL_PATH_MAX], n_starts = 0;
+
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->meta[i].starts_segment)
+            starts[n_starts++] = i;
+    return pool_lookup(st->remote->pool, &(struct pool_path){.keys = l->keys,
+                                                             .n = l->n,
+                                                             .starts = starts,
+                                                             .n_starts = n_starts,
+                                                             .n_local = n_local});
+}
+
+uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
+                            const struct pool_meta *meta, uint32_t n)
+{
+    struct store_remote *r = st->remote;
+    struct ktree_match m = ktree_match(st->tree, keys, n);
+    struct lookup *l;
+
+    if (!is_lookup_worth(st, &m, meta, n) || !(l = new_lookup(st, keys, meta, n)))
+        return STORE_NO_LOOKUP;
+    l->n_users = 1;
+    l->ticket = ask_pool(st, l, m.n_blocks);
+    if (l->ticket == POOL_NO_TICKET) {
+        free_lookup(r, l);
+        return STORE_NO_LOOKUP;
+    }
+    return number_of(r, l);
+}
+
+bool store_is_looking(const struct store *st, uint32_t lookup)
+{
+    const struct lookup *l = &st->remote->lookups[lookup];
+
+    return l->is_used && !l->is_found && !l->is_over;
+}
+
+void store_end_lookup(struct store *st, uint32_t lookup)
+{
+    struct lookup *l = &st->remote->lookups[lookup];
+
+    ASSERT(l->is_used && l->n_users > 0);
+    if (--l->n_users > 0)
+        return;
+    l->is_over = true;
+    finish(st, l);
+}

@@ -1,0 +1,162 @@
+/* joined_caches.h - caches that are joined by fake_pool.h, and prompts of cache_prompt.h that run in
+ * them. The KV of a block is made from its key, so that wrong bytes are seen.
+ *
+ * Include it once, behind tests/unit/test.h. Owns nothing. One thread. A failure ends the test.
+ * Units: tokens, blocks. */
+#ifndef TARN_TESTS_UNIT_CACHE_POOL_JOINED_CACHES_H
+#define TARN_TESTS_UNIT_CACHE_POOL_JOINED_CACHES_H
+
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "tests/unit/cache/cache_run.h"
+#include "tests/unit/cache/pool/fake_pool.h"
+
+#define STEP_NS 1000000u
+
+static struct cache *caches[FAKE_N_POOLS];
+static uint32_t n_caches;
+
+static struct cache_config pool_config_of(uint32_t n_blocks, uint32_t n_host_blocks, bool copies)
+{
+    static const uint8_t zero[POOL_SECRET_BYTES];
+    struct cache_config config = small_config(n_blocks, n_host_blocks);
+
+    config.always_copy = copies;
+    config.remote = (struct cache_remote_config){
+        .url = "fake", .listen = "", .secret = zero, .fingerprint = zero, .n_blocks = 256};
+    return config;
+}
+
+static struct cache *join_with(const struct cache_config *config)
+{
+    return caches[n_caches++] = make(config);
+}
+
+static struct cache *join(uint32_t n_blocks, uint32_t n_host_blocks)
+{
+    struct cache_config config = pool_config_of(n_blocks, n_host_blocks, false);
+
+    return join_with(&config);
+}
+
+static struct pool *fake_of(const struct cache *c)
+{
+    for (uint32_t i = 0; i < n_caches; i++)
+        if (caches[i] == c)
+            return &fakes[i];
+    return NULL;
+}
+
+/* A millisecond passes everywhere. */
+static void step_all(void)
+{
+    fake_now += STEP_NS;
+    fake_step();
+    for (uint32_t i = 0; i < n_caches; i++) {
+        (void)cache_poll(caches[i], fake_now);
+        cache_check(caches[i]);
+    }
+}
+
+static void pass_ms(uint32_t n)
+{
+    while (n-- > 0)
+        step_all();
+}
+
+static int leave_world(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < n_caches; i++)
+        fakes[i].stalls = fakes[i].holds_back = false;
+    pass_ms(5000); /* leases end */
+    while (n_caches > 0)
+        cache_destroy(caches[--n_caches]);
+    return 0;
+}
+
+static unsigned char *block_at(const struct cache *c, uint32_t id)
+{
+    const struct kv_pool *pool = cache_pool(c);
+
+    return (unsigned char *)pool->base + id * kv_block_bytes(pool);
+}
+
+static void make_kv(unsigned char *out, const struct kv_key *key, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (unsigned char)(key->bytes[i % KV_KEY_BYTES] ^ i);
+}
+
+/* Wait as the engine does, until the sequence loads no more. Returns the milliseconds. */
+static uint32_t wait_loaded(struct cache *c, struct cache_seq *s)
+{
+    uint32_t ms = 0;
+
+    (void)c;
+    for (; cache_seq_is_loading(s); ms++) {
+        (void)cache_seq_load(s, true);
+        if (!cache_seq_is_loading(s))
+            break;
+        if (ms > 10000)
+            fail_msg("the sequence waits for ever");
+        step_all();
+    }
+    return ms;
+}
+
+/* Attach, compare the KV that was found, compute the rest. Returns the tokens that were found. */
+static uint32_t compute_kv(struct cache *c, const struct open_seq *o, uint32_t *found)
+{
+    size_t bytes = kv_block_bytes(cache_pool(c));
+    unsigned char kv[4096];
+    uint32_t hit = cache_seq_attach(o->s, found), pos = 0;
+    struct cache_view v;
+
+    assert_ok(cache_seq_grow(o->s, o->q.p.n_ids - hit));
+    cache_seq_view(o->s, &v);
+    assert_true(bytes <= sizeof kv);
+    for (uint32_t k = 0; k < o->q.p.n_keys; k++) {
+        uint32_t n = KV_BLOCK_TOKENS;
+        for (uint32_t e = 0; e < o->q.p.n_span_ends; e++)
+            if (o->q.ends[e] > pos && o->q.ends[e] < pos + n)
+                n = o->q.ends[e] - pos;
+        make_kv(kv, &o->q.keys[k], bytes);
+        if (pos + n <= hit)
+            assert_memory_equal(block_at(c, v.blocks[k]), kv, bytes);
+        else
+            memcpy(block_at(c, v.blocks[k]), kv, bytes);
+        pos += n;
+    }
+    cache_seq_commit(o->s, o->q.p.n_ids - hit);
+    return hit;
+}
+
+/* A request: wait, compute, end. Returns the tokens that were found. */
+static uint32_t ask_found(struct cache *c, const char *text, uint32_t *found)
+{
+    struct open_seq o;
+
+    seq(c, &o, text);
+    (void)wait_loaded(c, o.s);
+    uint32_t hit = compute_kv(c, &o, found);
+    cache_check(c);
+    cache_seq_close(o.s);
+    cache_check(c);
+    return hit;
+}
+
+static uint32_t ask(struct cache *c, const char *text)
+{
+    return ask_found(c, text, NULL);
+}
+
+/* Blocks of the whole cache in a tier. */
+static uint32_t n_in(const struct cache *c, enum cache_tier tier)
+{
+    struct cache_stats stats = stats_of(c);
+
+    return tier == CACHE_REMOTE ? stats.tier[tier].n_blocks - stats.tier[tier].n_free
+                                : stats.tier[tier].n_cached + stats.tier[tier].n_in_use;
+}
+
+#endif
