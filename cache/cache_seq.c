@@ -72,11 +72,12 @@ struct cache_seq {
     bool is_loading; /* part of its path may lie in slow tiers only */
     bool is_reading; /* all reads were under way when n_load_events had this value */
     uint64_t n_load_events;
-    bool has_looked;      /* the pool was asked, or need not be */
-    uint32_t lookups[2];  /* of another request, and its own; STORE_NO_LOOKUP */
-    uint64_t waited_from; /* for what is loaded; 0: it does not wait */
-    uint64_t session;     /* 0: none */
-    bool keeps;           /* cache_seq_keep() */
+    bool has_looked;     /* the pool was asked, or need not be */
+    uint32_t lookups[2]; /* of another request, and its own; STORE_NO_LOOKUP */
+    bool waits;          /* it would have run, had it not been loading: since wait_began_s */
+    double wait_began_s;
+    uint64_t session; /* 0: none */
+    bool keeps;       /* cache_seq_keep() */
     uint64_t keep_due_ns, keep_until_ns;
     bool has_left;       /* nodes of it are in the tree, under private keys */
     struct kv_key nonce; /* of private keys; zero with prefix caching */
@@ -552,6 +553,19 @@ static void attach_tail(struct cache_seq *s, const struct ktree_match *m, uint32
     found[lay] += n;
 }
 
+/* Count the time for which the sequence waited, against what was read meanwhile. */
+static void note_wait(struct cache_seq *s, const uint32_t *found)
+{
+    enum cache_tier tier = found[CACHE_REMOTE] > 0 || (s->has_looked && found[CACHE_DISK] == 0)
+                               ? CACHE_REMOTE
+                               : CACHE_DISK;
+
+    if (s->waits)
+        store_note_wait(s->cache->store, tier, store_now_s(s->cache->store) - s->wait_began_s,
+                        found[tier] > 0);
+    s->waits = false;
+}
+
 uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
 {
     struct cache *c = s->cache;
@@ -582,6 +596,7 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     s->end_cursor = s->cursor;
     s->n_tokens = s->n_slots = s->cursor.pos;
     count_found(s, lay);
+    note_wait(s, lay);
     if (s->end.n_blocks == m.n_blocks)
         attach_tail(s, &m, lay);
     if (s->has_run)
@@ -831,6 +846,12 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
         stop_loading(s);
     s->asked_prefetch |= s->is_loading;
     return state != STORE_CANNOT_LOAD;
+}
+
+void cache_seq_begin_wait(struct cache_seq *s)
+{
+    s->waits = true;
+    s->wait_began_s = store_now_s(s->cache->store);
 }
 
 bool cache_seq_is_loading(const struct cache_seq *s)

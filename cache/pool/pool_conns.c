@@ -401,6 +401,9 @@ void pool_conns_timers(struct pool *p)
     p->strikes_ns = p->now_ns;
     for (uint32_t i = 0; i < POOL_N_CONNS; i++) {
         struct pool_conn *c = &p->conns[i];
+        if (c->stage == POOL_CONN_MEMBER && c->is_asker && !p->peers[c->peer].is_listed &&
+            p->now_ns - c->used_ns >= IDLE_NS)
+            pool_conn_fail(p, i, false, "the peer has left the pool");
         if ((c->stage != POOL_CONN_OPENS && c->stage != POOL_CONN_SHAKES) ||
             p->now_ns - c->began_ns < SHAKE_NS)
             continue;
