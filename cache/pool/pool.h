@@ -6,17 +6,17 @@
  *
  * Pull. The engine asks for a path of keys: pool_lookup(). The pool finds an instance that may hold
  * a longer part of it and asks that instance to lend the path. The other engine thread pins what it
- * has (a lease) between two of its steps, and its pool thread says how many blocks that is. Only then
- * the lookup is POOL_FOUND: what was found is certain until the lease ends, the peer dies, or the
- * deadline passes. The blocks of the ticket can then be read, in any order: pool_read(). A lookup
- * that tries a stale holder goes on with the next one within its deadline.
+ * has (a lease) between two of its steps, and its pool thread says how many blocks that is. Only
+ * then the lookup is POOL_FOUND: what was found is certain until the lease ends, the peer dies, or
+ * the deadline passes. The blocks of the ticket can then be read, in any order: pool_read(). A
+ * lookup that tries a stale holder goes on with the next one within its deadline.
  *
  * Lend. pool_next_ask() gives the engine thread the path that a peer asks for; pool_lend() answers
  * with addresses. The blocks stay as they are until pool_next_return() gives them back.
  *
  * Hand over. An instance that leaves offers paths of which it holds the only copy; the pool chooses
- * a peer with room, and that peer's engine gets the path from pool_next_offer(), as if it had looked
- * it up, and pulls it.
+ * a peer with room, and that peer's engine gets the path from pool_next_offer(), as if it had
+ * looked it up, and pulls it.
  *
  * Every block that arrives is checked: it must have the key that was asked for, its length, and the
  * CRC32C that the lender computed; the handshake has compared fingerprint and block size.
@@ -96,8 +96,9 @@ enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out
  * for every ticket. No read of it is under way. */
 void pool_forget(struct pool *p, uint32_t ticket);
 
-/* Read blocks at [n <= POOL_READ_MAX] (indices in the path) of a found ticket into to [n], block_bytes
- * each. tag: as pool_next_read(). ERR_BUSY: too many reads; ERR_UNAVAILABLE: the lease is over. */
+/* Read blocks at [n <= POOL_READ_MAX] (indices in the path) of a found ticket into to [n],
+ * block_bytes each. tag: as pool_next_read(). ERR_BUSY: too many reads; ERR_UNAVAILABLE: the lease
+ * is over. */
 NODISCARD enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at,
                                 void *const *to, uint32_t n, uint64_t tag);
 /* A read that is over. status: OK; ERR_TIMEOUT; ERR_NOT_FOUND (the peer lost it, or left);
@@ -119,9 +120,9 @@ struct pool_block {
     const void *memory; /* [block_bytes] */
     uint32_t n_tokens;
 };
-/* Answer: blocks [n_there, n) of the ask's path are lent; blocks [n - n_there], the first one is the
- * path's block n_there. They are copied. n <= n_there: nothing is lent, and nothing will come back.
- * Otherwise pool_next_return() names the lease once, also when the asker is gone meanwhile. */
+/* Answer: blocks [n_there, n) of the ask's path are lent; blocks [n - n_there], the first one is
+ * the path's block n_there. They are copied. n <= n_there: nothing is lent, and nothing will come
+ * back. Otherwise pool_next_return() names the lease once, also when the asker has gone. */
 void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n);
 /* A lease that is over: its blocks are read no more. False: none. */
 bool pool_next_return(struct pool *p, uint32_t *lease);

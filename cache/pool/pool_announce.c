@@ -59,8 +59,8 @@ static void announce_changes(struct pool *p)
     }
 }
 
-/* Segments to be announced again in the time since the last batch: all within a third of their life,
- * and a small inventory faster, so that the engine soon knows what others hold. */
+/* Segments to be announced again in the time since the last batch: all within a third of their
+ * life, and a small inventory faster, so that the engine soon knows what others hold. */
 static uint32_t n_due(struct pool *p)
 {
     uint32_t ttl_s = p->config.directory.segment_ttl_s;

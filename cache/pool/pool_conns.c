@@ -1,8 +1,8 @@
 /* pool_conns.c - connections: opened on demand or accepted, handshake, messages to their readers.
  *
- * Connections have a direction: what this instance asks for goes over the connection that it opened,
- * and over an accepted one it only answers. A connection that breaks a rule is marked, and closed at
- * the next sweep, so that no reader of a message finds its own state changed. */
+ * Connections have a direction: what this instance asks for goes over the connection that it
+ * opened, and over an accepted one it only answers. A connection that breaks a rule is marked, and
+ * closed at the next sweep, so that no reader of a message finds its own state changed. */
 #include <stdlib.h>
 #include <string.h>
 

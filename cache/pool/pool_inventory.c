@@ -109,8 +109,8 @@ static struct segment *first_change(const struct inventory *v)
     return v->first_change == NONE ? NULL : pool_table_at(&v->segments, v->first_change);
 }
 
-/* Take a change out of the queue, behind `before` (NONE: it is the first). A segment of which nothing
- * is left is forgotten. */
+/* Take a change out of the queue, behind `before` (NONE: it is the first). A segment of which
+ * nothing is left is forgotten. */
 static void unmark(struct inventory *v, uint32_t before, struct segment *s)
 {
     s->is_changed = false;

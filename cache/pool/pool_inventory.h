@@ -1,11 +1,11 @@
 /* pool_inventory.h - what lies in this instance's cache, as the directory knows it: segments, each
- * with the length of its longest branch in memory, and its tier. What lies on disk only is not lent,
- * and so not announced. Pure.
+ * with the length of its longest branch in memory, and its tier. What lies on disk only is not
+ * lent, and so not announced. Pure.
  *
- * Cache events come in (cache/events.h); what has changed, and in a rolling way everything, goes out
- * as records for directory_announce(). A CACHE_CLEARED begins a listing of the whole cache: what was
- * announced and is not listed again is withdrawn once no event has come for INVENTORY_QUIET_NS, or
- * after INVENTORY_LISTING_NS.
+ * Cache events come in (cache/events.h); what has changed, and in a rolling way everything, goes
+ * out as records for directory_announce(). A CACHE_CLEARED begins a listing of the whole cache:
+ * what was announced and is not listed again is withdrawn once no event has come for
+ * INVENTORY_QUIET_NS, or after INVENTORY_LISTING_NS.
  *
  * Owns    its tables, of at most the numbers given at open.
  * Thread  one at a time.
@@ -44,8 +44,8 @@ void inventory_announce_all(struct inventory *v);
 /* The next announced segments of the rolling pass, at most n_max. */
 uint32_t inventory_roll(struct inventory *v, struct directory_segment *out, uint32_t n_max);
 
-/* Others hold the segment, too, and this instance's copy is not the one that counts; or not. Returns
- * whether that is new, or known for the first time. */
+/* Others hold the segment, too, and this instance's copy is not the one that counts; or not.
+ * Returns whether that is new, or known for the first time. */
 bool inventory_set_replica(struct inventory *v, const uint8_t key[DIRECTORY_SEGMENT_BYTES],
                            bool is_replica);
 /* What was set is to count as new again. */

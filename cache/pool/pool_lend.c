@@ -1,9 +1,9 @@
 /* pool_lend.c - paths that this instance lends: asks for the engine, leases, and the blocks that
  * peers read from them.
  *
- * The engine pins a lent path, and gets it back by `returns` once no payload of it is under way. Each
- * peer has a share of the leases and a bounded number of answers under way; waiting reads are served
- * one per peer in turn. */
+ * The engine pins a lent path, and gets it back by `returns` once no payload of it is under way.
+ * Each peer has a share of the leases and a bounded number of answers under way; waiting reads are
+ * served one per peer in turn. */
 #include <string.h>
 
 #include "base/check.h"

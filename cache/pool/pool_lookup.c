@@ -1,5 +1,5 @@
-/* pool_lookup.c - tickets: ask the directory for holders, ask the best holder for a lease, go on with
- * the next one when it has nothing, all before the deadline. */
+/* pool_lookup.c - tickets: ask the directory for holders, ask the best holder for a lease, go on
+ * with the next one when it has nothing, all before the deadline. */
 #include <string.h>
 
 #include "base/check.h"
@@ -271,7 +271,7 @@ static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_
     const struct pool_peer *peer = &p->peers[t->peer];
     uint64_t ns = m->ms * POOL_MS;
 
-    /* The lender began to count after the ask was sent: the end is never later than the lender's. */
+    /* The lender counts from a later time on, so its lease does not end before this one. */
     t->deadline_ns = t->asked_ns + (ns < p->pull_ns ? ns : p->pull_ns);
     t->found = (struct pool_found){.n_blocks = m->n,
                                    .peer = peer->info.id,

@@ -117,7 +117,7 @@ void pool_read_pump(struct pool *p)
 
 /* --- answers --- */
 
-/* The read with this id. NULL: it was cancelled, or the peer invents answers and is disconnected. */
+/* The read with this id. NULL: it was cancelled, or the peer invents answers: then disconnect. */
 static struct pool_read_slot *read_of(struct pool *p, uint32_t conn, uint64_t tag)
 {
     uint32_t index = pool_tag_index(tag);

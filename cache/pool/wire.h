@@ -1,13 +1,13 @@
 /* wire.h - the messages between two pool threads, after the handshake (docs/design/pool.md).
  *
- * The instance that opened a connection is its asker, the other one its lender: ASK, READ, CLOSE and
- * OFFER go from the asker to the lender, LENT, DATA, GONE and DONE go back. Each ASK is answered by
- * one LENT, each READ by one DATA or GONE, and each OFFER by one DONE. The numbers in `id` are the
- * asker's own.
+ * The instance that opened a connection is its asker, the other one its lender: ASK, READ, CLOSE
+ * and OFFER go from the asker to the lender, LENT, DATA, GONE and DONE go back. Each ASK is
+ * answered by one LENT, each READ by one DATA or GONE, and each OFFER by one DONE. The numbers in
+ * `id` are the asker's own.
  *
  * A message is the head of a transport message: one byte of version, one of kind, two of zeros,
- * then the fields in little-endian order, without padding. Three kinds have a payload, too: the keys
- * of ASK, the keys and the meta of OFFER, and the blocks of DATA.
+ * then the fields in little-endian order, without padding. Three kinds have a payload, too: the
+ * keys of ASK, the keys and the meta of OFFER, and the blocks of DATA.
  *
  * wire_decode() takes any bytes: it accepts exactly what wire_encode() writes, and every number in
  * the result is within the bounds below.

@@ -1,8 +1,8 @@
-/* pool_world.h - several pools in one process, over sockets and a directory in memory. The test plays
- * their engines in one thread, and may add a peer of its own making that breaks the rules.
+/* pool_world.h - several pools in one process, over sockets and a directory in memory. The test
+ * plays their engines in one thread, and may add a peer of its own making that breaks the rules.
  *
- * Nothing depends on the speed of the machine: WAIT_FOR() turns all engines until a condition holds,
- * and fails only after a minute.
+ * Nothing depends on the speed of the machine: WAIT_FOR() turns all engines until a condition
+ * holds, and fails only after a minute.
  *
  * Owns    all pools that were opened: world_end().
  * Thread  one, the test's.
@@ -204,7 +204,7 @@ static inline void world_turn(void)
         }                                                                                          \
     } while (0)
 
-/* Until the directory says that the side has its first n blocks, and n instances are alive for all. */
+/* Whether the directory says what the side holds. */
 static inline bool is_announced(const struct side *s)
 {
     for (uint32_t i = 0; i < N_PATH; i += N_IN_SEGMENT) {
@@ -215,6 +215,7 @@ static inline bool is_announced(const struct side *s)
     return true;
 }
 
+/* Whether every pool knows so many instances. */
 static inline bool all_know(uint32_t n_instances)
 {
     struct pool_stats stats;
