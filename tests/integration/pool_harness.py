@@ -47,7 +47,7 @@ def pool_model(folder: str, *options: str) -> Path:
 # --- places ---
 
 class Place:
-    """This machine's loopback. An instance behind a proxy announces the proxy's address, 127.0.1.N."""
+    """This machine's loopback. A proxy before an instance has the address 127.0.1.N."""
 
     def __init__(self, number: int) -> None:
         self.number = number
