@@ -196,6 +196,9 @@ bool cache_seq_load(struct cache_seq *s, bool is_first);
 /* Whether the sequence should wait for reads. With a slow tier this is true from opening until
  * cache_seq_load() finds nothing to wait for. */
 bool cache_seq_is_loading(const struct cache_seq *s);
+/* The sequence would run now if it were not loading. The time until it attaches is counted as
+ * waiting (struct cache_tier_stats). */
+void cache_seq_begin_wait(struct cache_seq *s);
 /* Let the sequence run although it is loading, for example because no other one can run. Nodes that
  * arrive too late are computed. */
 void cache_seq_stop_loading(struct cache_seq *s);

@@ -6,124 +6,27 @@
  *
  * Without prefix caching the blocks enter the tree only when the sequence is preempted, under keys
  * that no other sequence has, and are forgotten when it is closed. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "cache/cache_inner.h"
+#include "cache/cache_seq_inner.h"
 #include "cache/key.h"
 
 #define RUN_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 /* The cost per byte of a miss is taken for at least this many tokens: fewer tokens cost a whole
  * step, which says little about the cost of more. */
 #define MISS_TOKENS_MIN KV_SEGMENT_TOKENS_MAX
-/* Blocks of a waiting prompt that are counted as expected: more would cost more time than it helps.
- */
-#define EXPECT_BLOCKS_MAX 1024u
 /* A shorter tail is not worth a block: its tokens are computed again in a step that runs anyway. */
 #define TAIL_TOKENS_MIN 4
-/* A due time counts as unchanged if it moves by less than this share of the time left, or than
- * these seconds. */
-#define DUE_SHARE 0.1
-#define DUE_SECONDS 0.05
-
-/* The state of cutting a sequence: the next block starts at pos. */
-struct cursor {
-    uint32_t pos;
-    uint32_t n_in_segment; /* 0: the next block starts a segment */
-    uint32_t span;         /* index of the next span end */
-};
-
-struct cache_seq {
-    struct cache *cache;
-    struct cache_prompt prompt;
-    struct kv_chain chain; /* continues prompt.chain with generated ids */
-    uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
-    uint32_t n_blocks_max;
-    struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
-    uint32_t *event_ids; /* [n_event_ids_max], the first n_ids known; NULL: no events want ids */
-    uint32_t n_event_ids_max;
-    uint32_t n_keys;
-    uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
-    uint32_t n_match_keys_max; /* blocks within these tokens */
-    uint32_t *blocks;          /* [n_blocks_max] */
-    uint32_t *block_pos0;      /* [n_blocks_max] */
-    uint32_t n_blocks;
-    struct attn_segment *segments; /* [n_blocks_max] */
-    uint32_t n_segments;
-    uint32_t n_tokens;        /* committed */
-    uint32_t n_slots;         /* grown */
-    struct cursor cursor;     /* after the last block held */
-    struct store_end end;     /* blocks [0, end.n_blocks) belong to the tree */
-    struct cursor end_cursor; /* after these */
-    struct store_use use;
-    bool has_run;        /* it attached before */
-    bool is_private;     /* later blocks cannot enter the tree */
-    uint32_t n_expected; /* blocks that it declared as expected */
-    bool expects_tail;   /* it declared a tail, too */
-    double due_s;        /* the due time that it declared */
-    bool asked_prefetch;
-    bool was_prefetched; /* everything was fetched when n_expected_out had this value */
-    uint64_t n_expected_out;
-    uint32_t tail_pos0, tail_n; /* place and tokens of a tail that it left; 0: none */
-    struct kv_key tail_name;
-    bool is_loading; /* part of its path may lie in slow tiers only */
-    bool is_reading; /* all reads were under way when n_load_events had this value */
-    uint64_t n_load_events;
-    bool has_looked;      /* the pool was asked, or need not be */
-    uint32_t lookups[2];  /* of another request, and its own; STORE_NO_LOOKUP */
-    uint64_t waited_from; /* for what is loaded; 0: it does not wait */
-    uint64_t session;     /* 0: none */
-    bool keeps;           /* cache_seq_keep() */
-    uint64_t keep_due_ns, keep_until_ns;
-    bool has_left;       /* nodes of it are in the tree, under private keys */
-    struct kv_key nonce; /* of private keys; zero with prefix caching */
-};
 
 uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
 {
     return (uint32_t)(((uint64_t)n_ids + n_more) / KV_BLOCK_TOKENS) + n_span_ends + 1;
 }
 
-/* --- the cut --- */
-
-/* Tokens that the block at the cursor will have when it closes. */
-static uint32_t cut_len(const struct cache_seq *s, const struct cursor *at)
-{
-    uint32_t n = KV_BLOCK_TOKENS;
-
-    if (at->span < s->prompt.n_span_ends && s->prompt.span_ends[at->span] - at->pos < n)
-        n = s->prompt.span_ends[at->span] - at->pos;
-    return n;
-}
-
-/* Step over one closed block. */
-static void cut_next(const struct cache_seq *s, struct cursor *at)
-{
-    uint32_t n = cut_len(s, at);
-
-    at->pos += n;
-    at->n_in_segment += n;
-    if (at->n_in_segment == s->cache->config.segment_tokens)
-        at->n_in_segment = 0;
-    if (at->span < s->prompt.n_span_ends && s->prompt.span_ends[at->span] == at->pos) {
-        at->span++;
-        at->n_in_segment = 0;
-    }
-}
-
 /* --- matching --- */
-
-/* The number of closed blocks that a match may cover: none with the last known id, which is always
- * computed, and none behind the limit of the sequence. */
-static uint32_t n_keys_to_match(const struct cache_seq *s)
-{
-    uint32_t n = s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
-
-    return n < s->n_match_keys_max ? n : s->n_match_keys_max;
-}
 
 void cache_seq_limit_match(struct cache_seq *s, uint32_t n_tokens)
 {
@@ -140,13 +43,6 @@ void cache_seq_limit_match(struct cache_seq *s, uint32_t n_tokens)
         n++;
     }
     s->n_match_keys_max = n;
-}
-
-static struct ktree_match match_path(const struct cache_seq *s)
-{
-    if (!s->cache->config.prefix_caching && !s->has_left)
-        return (struct ktree_match){.node = KTREE_ROOT};
-    return store_match(s->cache->store, s->keys, n_keys_to_match(s));
 }
 
 /* --- private keys --- */
@@ -250,16 +146,6 @@ static void stop_expecting(struct cache_seq *s)
         store_unexpect(st, s->keys, s->n_expected, s->due_s);
     s->n_expected = 0;
     s->expects_tail = false;
-}
-
-static void stop_loading(struct cache_seq *s)
-{
-    s->is_loading = false;
-    for (int i = 0; i < 2; i++) {
-        if (s->lookups[i] != STORE_NO_LOOKUP)
-            store_end_lookup(s->cache->store, s->lookups[i]);
-        s->lookups[i] = STORE_NO_LOOKUP;
-    }
 }
 
 /* The ids at [pos, pos + n). NULL: they are generated ids of a closed block, which are not kept. */
@@ -371,12 +257,6 @@ void cache_seq_drop(struct cache_seq *s)
 {
     cache_assert_owner(s->cache);
     let_go(s, true);
-}
-
-/* The node of the tail that this sequence left, or KTREE_NONE. */
-static const struct kv_key *own_tail(const struct cache_seq *s)
-{
-    return s->tail_n ? &s->tail_name : NULL;
 }
 
 /* Remember the path of n_blocks, and the tail behind it, until the session's next request. */
@@ -552,6 +432,19 @@ static void attach_tail(struct cache_seq *s, const struct ktree_match *m, uint32
     found[lay] += n;
 }
 
+/* Count the time for which the sequence waited, against what was read meanwhile. */
+static void note_wait(struct cache_seq *s, const uint32_t *found)
+{
+    enum cache_tier tier = found[CACHE_REMOTE] > 0 || (s->has_looked && found[CACHE_DISK] == 0)
+                               ? CACHE_REMOTE
+                               : CACHE_DISK;
+
+    if (s->waits)
+        store_note_wait(s->cache->store, tier, store_now_s(s->cache->store) - s->wait_began_s,
+                        found[tier] > 0);
+    s->waits = false;
+}
+
 uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
 {
     struct cache *c = s->cache;
@@ -582,6 +475,7 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     s->end_cursor = s->cursor;
     s->n_tokens = s->n_slots = s->cursor.pos;
     count_found(s, lay);
+    note_wait(s, lay);
     if (s->end.n_blocks == m.n_blocks)
         attach_tail(s, &m, lay);
     if (s->has_run)
@@ -727,154 +621,4 @@ void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, ui
     }
     *block = s->blocks[low];
     *offset = pos - s->block_pos0[low];
-}
-
-/* --- waiting --- */
-
-void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
-{
-    struct store *st = s->cache->store;
-    double due_s = (double)due_ns * 1e-9, was_s = s->due_s;
-    bool is_told = s->n_expected > 0 || s->expects_tail;
-    uint32_t n = s->n_keys < EXPECT_BLOCKS_MAX ? s->n_keys : EXPECT_BLOCKS_MAX;
-
-    if (n > s->n_match_keys_max)
-        n = s->n_match_keys_max;
-    cache_assert_owner(s->cache);
-    if (!s->cache->config.prefix_caching && !s->has_left)
-        return; /* no other sequence computes its path */
-    if (is_told && fabs(due_s - was_s) <= fmax(DUE_SECONDS, DUE_SHARE * (was_s - store_now_s(st))))
-        due_s = was_s; /* report it again: others may have moved, and time passes */
-    s->due_s = due_s;
-    if (s->n_expected > 0)
-        store_expect_at(st, s->keys, s->n_expected, was_s, due_s);
-    else
-        s->n_expected = store_expect(st, s->keys, n, due_s);
-    if (s->expects_tail)
-        store_expect_at(st, &s->tail_name, 1, was_s, due_s);
-    else if (s->tail_n > 0)
-        s->expects_tail = store_expect(st, &s->tail_name, 1, due_s) == 1;
-}
-
-bool cache_seq_prefetch(struct cache_seq *s)
-{
-    struct store *st = s->cache->store;
-    uint64_t n_out = store_n_expected_out(st);
-    bool is_told = s->n_expected > 0 || s->expects_tail;
-
-    cache_assert_owner(s->cache);
-    if ((s->was_prefetched && s->n_expected_out == n_out) || s->n_blocks > 0 ||
-        !store_prefetches(st))
-        return true;
-    struct ktree_match m = match_path(s);
-    s->asked_prefetch = true;
-    s->was_prefetched = store_prefetch(st, &m, own_tail(s), is_told ? s->due_s : STORE_NO_DUE);
-    s->n_expected_out = n_out;
-    return s->was_prefetched;
-}
-
-/* Describe the first n closed blocks. */
-static void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t n)
-{
-    struct cursor at = {0};
-
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t pos0 = at.pos, n_tokens = cut_len(s, &at);
-
-        meta[i] = (struct pool_meta){.n_tokens = (uint8_t)n_tokens,
-                                     .starts_segment = at.n_in_segment == 0,
-                                     .is_public = pos0 + n_tokens <= s->prompt.n_public,
-                                     .depth = at.span};
-        cut_next(s, &at);
-    }
-}
-
-/* Ask the pool for what no tier here has. True: an answer is awaited. */
-static bool looks_elsewhere(struct cache_seq *s)
-{
-    struct cache *c = s->cache;
-    uint32_t n = n_keys_to_match(s);
-
-    n = n < POOL_PATH_MAX ? n : POOL_PATH_MAX;
-    if (s->lookups[0] == STORE_NO_LOOKUP)
-        s->lookups[0] = store_join_lookup(c->store, s->keys, n);
-    if (s->lookups[0] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[0]))
-        return true;
-    if (!s->has_looked) {
-        describe_blocks(s, c->meta, n);
-        s->lookups[1] = store_begin_lookup(c->store, s->keys, c->meta, n);
-        s->has_looked = true;
-    }
-    return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);
-}
-
-bool cache_seq_load(struct cache_seq *s, bool is_first)
-{
-    struct store *st = s->cache->store;
-    bool is_told = s->n_expected > 0 || s->expects_tail;
-    uint64_t n_events = store_n_load_events(st);
-
-    cache_assert_owner(s->cache);
-    if (!s->is_loading)
-        return true;
-    if (is_first)
-        store_load_first(st, s);
-    if (s->is_reading && s->n_load_events == n_events)
-        return true;
-    bool looks = s->cache->pool && looks_elsewhere(s);
-    enum store_load_state state =
-        store_load(st, s->keys, n_keys_to_match(s), s, is_told ? s->due_s : STORE_NO_DUE);
-    s->n_load_events = n_events;
-    s->is_reading = state == STORE_LOADING || (looks && state == STORE_LOADED);
-    s->is_loading = looks || state != STORE_LOADED;
-    if (!s->is_loading)
-        stop_loading(s);
-    s->asked_prefetch |= s->is_loading;
-    return state != STORE_CANNOT_LOAD;
-}
-
-bool cache_seq_is_loading(const struct cache_seq *s)
-{
-    return s->is_loading;
-}
-
-void cache_seq_stop_loading(struct cache_seq *s)
-{
-    stop_loading(s);
-}
-
-uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,
-                        enum cache_hold_limit *limit)
-{
-    struct cursor at = {0};
-    uint32_t n = 0;
-
-    cache_assert_owner(s->cache);
-    if (limit)
-        *limit = CACHE_HOLD_NO_LIMIT;
-    if (!s->cache->config.prefix_caching)
-        return 0;
-    while (n < s->n_keys && at.pos + cut_len(s, &at) <= n_tokens) {
-        cut_next(s, &at);
-        n++;
-    }
-    n = store_hold(s->cache->store, s->keys, n, hold, limit);
-    store_save(s->cache->store, s->keys, n, &s->use);
-    struct ktree_match m = store_match(s->cache->store, s->keys, n);
-    return store_match_tokens(s->cache->store, &m);
-}
-
-void cache_seq_join_session(struct cache_seq *s, uint64_t session)
-{
-    cache_assert_owner(s->cache);
-    ASSERT(session && s->n_blocks == 0);
-    s->session = session;
-    store_session_goes_on(s->cache->store, session);
-}
-
-void cache_seq_keep(struct cache_seq *s, uint64_t due_ns, uint64_t until_ns)
-{
-    s->keeps = s->session != 0;
-    s->keep_due_ns = due_ns;
-    s->keep_until_ns = until_ns;
 }

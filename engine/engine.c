@@ -484,12 +484,13 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
             kv_block_bytes(pool));
     if (fwd.n_blocks_max == UINT32_MAX)
         return buf_why(why, ERR_INVALID, "{max_num_seqs} times {max_model_len} is too large");
+    if ((s = ring_init(&e->submitted, e->n_slots)) != OK) /* the cache's pool pokes it */
+        return buf_why(why, s, "out of memory for the step buffers");
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
         (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs, fwd.n_blocks_max)) !=
-            OK ||
-        (s = ring_init(&e->submitted, e->n_slots)) != OK)
+            OK)
         return buf_why(why, s, "out of memory for the step buffers");
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);

@@ -137,8 +137,10 @@ static bool view_is_loading(void *arg, uint32_t slot)
 
     if (!cache_seq_is_loading(q->kv))
         return false;
-    if (q->wanted_ns == 0)
+    if (q->wanted_ns == 0) {
         q->wanted_ns = l->plan_ns;
+        cache_seq_begin_wait(q->kv);
+    }
     return l->plan_ns < q->wanted_ns + l->load_timeout_ns;
 }
 

@@ -191,7 +191,8 @@ static const struct option_row rows[] = {
     TEXT(NULL, "pool-announce", pool_announce, "", "HOST",
          "name or address by which others reach this instance; default: that of --pool-listen"),
     CHOICE(NULL, "pool-transport", pool_transport, "auto", "auto|ucx|tcp",
-           "ucx: shared memory, RDMA or TCP, by what there is; auto: ucx where it works, else tcp"),
+           "ucx: shared memory, RDMA or TCP, by what there is; auto: ucx where the machine has "
+           "RDMA devices, else tcp"),
     TEXT(NULL, "instance-name", instance_name, "", "NAME",
          "name of this instance for people; default: made from host and port"),
     COUNT(NULL, "pool-lookup-ms", pool_lookup_ms, 1, 60000, "50",

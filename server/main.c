@@ -41,6 +41,7 @@
 #include "server/summary.h"
 
 #define DRAIN_POLL_NS 20000000L
+#define FIGURES_NS 150000000L /* the pool publishes its figures every 100 ms */
 #define END_POLL_NS UINT64_C(5000000)
 #define SECOND_NS UINT64_C(1000000000)
 #define END_WAIT_NS (5 * SECOND_NS)
@@ -295,8 +296,13 @@ static void leave_pool(const struct server *srv, const sigset_t *set, uint64_t e
             log_event(LOG_WARN, "second signal", "%s", "");
             break;
         }
+    double seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
+    if (has_left && !wait_signal(set, FIGURES_NS)) {
+        engine_leave_pool(srv->engine); /* wakes the engine thread, which takes over the figures */
+        clock_sleep_ns(DRAIN_POLL_NS);
+    }
     engine_stats(srv->engine, &stats);
-    pool_log_left(&stats.cache.pool, has_left, (double)(clock_now_ns() - start_ns) * 1e-9);
+    pool_log_left(&stats.cache.pool, has_left, seconds);
 }
 
 static void drain(struct server *srv, struct http_server *http, const sigset_t *set)

@@ -77,8 +77,12 @@ static void pause_peer(struct pool *p, struct pool_peer *peer)
 void pool_peer_timed_out(struct pool *p, struct pool_peer *peer)
 {
     p->live.n_timeouts++;
-    if (++peer->n_timeouts_row >= N_TIMEOUTS_ROW)
-        pause_peer(p, peer);
+    if (++peer->n_timeouts_row < N_TIMEOUTS_ROW)
+        return;
+    /* A connection over a network that was cut for a while may take minutes to recover. */
+    peer->n_timeouts_row = 0;
+    if (peer->conn != POOL_NONE)
+        pool_conn_fail(p, peer->conn, true, "the peer does not answer");
 }
 
 void pool_peer_answered(struct pool_peer *peer)

@@ -7,8 +7,9 @@
  * connection arrive in the order in which they were sent.
  *
  * Everything that arrives is hostile until checked: lengths are bounded before anything is
- * allocated, and a peer that breaks the framing is disconnected. The transport knows nothing about
- * what messages mean, and does not authenticate: handshake.h does.
+ * allocated, and a peer that breaks the framing is disconnected. That holds for tcp; below the
+ * messages of ucx lies the protocol of UCX, which trusts its network. The transport knows nothing
+ * about what messages mean, and does not authenticate: handshake.h does.
  *
  * Nothing here waits. Work happens in transport_progress(), results are events. Bounds: connections,
  * messages queued for a connection (then ERR_BUSY: back-pressure), bytes of heads. The caller's loop:
@@ -20,7 +21,8 @@
  * Owns    sockets, endpoints, registered memory, heads in flight. Payload memory is the caller's
  *         and must stay until TRANSPORT_SENT or TRANSPORT_RECEIVED names its tag, or until
  *         TRANSPORT_CLOSED of that connection, after which no payload of it is touched any more.
- * Thread  the pool thread only.
+ * Thread  the pool thread only. transport_open() of ucx sets environment variables (UCX_*) once, so
+ *         no other thread may read the environment meanwhile.
  * Errors  transport_open(): ERR_INVALID for a bad address, ERR_UNSUPPORTED when Tarn was built
  *         without UCX, ERR_IO with words.
  * Units   bytes. */
@@ -41,8 +43,9 @@
 struct transport;
 
 struct transport_config {
-    const char *kind;          /* "auto" (ucx where it works, else tcp), "ucx", "tcp" */
-    const char *listen;        /* "HOST:PORT", "[IPV6]:PORT", port 0: any free one */
+    const char *kind;   /* "tcp", "ucx", "auto": ucx where it is installed and the machine has
+                                  RDMA devices, else tcp */
+    const char *listen; /* "HOST:PORT", "[IPV6]:PORT", port 0: any free one */
     const char *announce_host; /* the host part of transport_address(); NULL: of listen, and of the
                                   machine where listen is a wildcard */
     uint32_t n_conns_max;      /* 0: 256 */

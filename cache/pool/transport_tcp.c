@@ -107,9 +107,9 @@ static void watch(struct tcp *tcp, struct conn *c, uint32_t events)
 
 static void set_options(int fd, uint64_t idle_timeout_ns)
 {
-    int on = 1, n = 3, s = (int)(idle_timeout_ns / UINT64_C(1000000000));
+    uint64_t idle_s = idle_timeout_ns / UINT64_C(1000000000);
+    int on = 1, n = 3, s = idle_s < 1 ? 1 : idle_s > 3600 ? 3600 : (int)idle_s;
 
-    s = s < 1 ? 1 : s > 3600 ? 3600 : s;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     /* The idle timeout sees a message that stands still; the kernel's probes see a machine that is
      * gone while there is nothing to say. */
@@ -551,12 +551,25 @@ static enum status tcp_connect(struct transport *t, const struct sockaddr *to, s
     return OK;
 }
 
+/* Connecting to a free port of this machine may meet itself, when the kernel chooses that port. */
+static bool is_connected_to_itself(int fd)
+{
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t n_here = sizeof here, n_there = sizeof there;
+
+    return getsockname(fd, (struct sockaddr *)&here, &n_here) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &n_there) == 0 && n_here == n_there &&
+           memcmp(&here, &there, n_here) == 0;
+}
+
 static void finish_connect(struct transport *t, struct conn *c)
 {
     int error = 0;
     socklen_t n = sizeof error;
 
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &n);
+    if (!error && is_connected_to_itself(c->fd))
+        error = ECONNREFUSED;
     if (error) {
         end_conn(t, c, TRANSPORT_LEFT, transport_words(error));
         return;

@@ -194,6 +194,8 @@ void store_note_need(struct store *st, uint32_t n_blocks);
 void store_leave(struct store *st);
 bool store_has_left(const struct store *st);
 
+/* A request waited for reads from a slow tier; useful: it used what was read. */
+void store_note_wait(struct store *st, enum cache_tier tier, double seconds, bool useful);
 /* Write the nodes of the path keys [n] to disk, whatever their use count. */
 void store_save(struct store *st, const struct kv_key *keys, uint32_t n,
                 const struct store_use *use);

@@ -99,15 +99,17 @@ static void pin_path(struct store *st, struct loan *l, const struct ktree_match 
     l->n_blocks = l->n_blocks < m->n_blocks ? l->n_blocks : m->n_blocks;
 }
 
+/* NULL: there are too many loans. */
 static struct loan *begin_loan(struct store *st, const struct pool_ask *ask)
 {
     struct store_remote *r = st->remote;
     struct ktree_match m = {.node = KTREE_ROOT};
     struct loan *l = r->loans;
 
-    while (l->is_used)
+    while (l < r->loans + POOL_LEASES_MAX && l->is_used)
         l++;
-    ASSERT(l < r->loans + POOL_LEASES_MAX); /* the pool asks for no more */
+    if (l == r->loans + POOL_LEASES_MAX)
+        return NULL;
     *l = (struct loan){.is_used = true, .lease = ask->lease};
     r->n_loans++;
     if (st->now_ns >= r->no_loan_until_ns)
@@ -169,8 +171,10 @@ static bool answer(struct store *st, const struct pool_ask *ask)
     struct loan *l = loan_of(r, ask->lease);
     uint32_t n;
 
-    if (!l)
-        l = begin_loan(st, ask);
+    if (!l && !(l = begin_loan(st, ask))) {
+        pool_lend(r->pool, ask->lease, r->blocks, 0);
+        return true;
+    }
     n = fill_blocks(st, l, ask->n_there, r->blocks);
     if (n < l->n_blocks && st->now_ns < ask->until_ns)
         return false;

@@ -542,6 +542,14 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
     return n_under_way > 0 ? STORE_LOADING : STORE_LOADED;
 }
 
+void store_note_wait(struct store *st, enum cache_tier tier, double seconds, bool useful)
+{
+    if (useful)
+        st->tier[tier].saved_s -= seconds;
+    else
+        st->tier[tier].lost_s += seconds;
+}
+
 /* --- at start --- */
 
 /* Preloading fills at most half of the tier: the rest is for the first requests. */

@@ -14,8 +14,9 @@
 #include "cache/pool/pool.h"
 #include "cache/store/kv_store_slow.h"
 
-/* Weight of a new value in the moving mean of the time of lookups, and the mean before the first
- * one: a round trip to the directory and one to a peer, in one network. */
+/* Weight of a new value in the moving mean of the time of lookups that found something, and the mean
+ * before the first one: a round trip to the directory and one to a peer, in one network. Lookups that
+ * ran into their deadline do not count: they would end all further ones. */
 #define MEAN_SHARE 0.2
 #define LOOKUP_S_FIRST 1e-3
 /* Destroying the store waits for reads that long beyond their deadline. */
@@ -175,6 +176,8 @@ static void take_found(struct store *st, struct lookup *l, const struct pool_fou
 {
     struct store_remote *r = st->remote;
 
+    if (!l->is_adopted)
+        r->lookup_s += MEAN_SHARE * ((double)(st->now_ns - l->began_ns) * 1e-9 - r->lookup_s);
     tier_remote_begin(r->slow.t, number_of(r, l), l->ticket, found);
     note_found(st, found);
     l->is_found = true;
@@ -240,8 +243,6 @@ static void poll_lookup(struct store *st, struct lookup *l)
     look = pool_look(r->pool, l->ticket, &found);
     if (look == POOL_LOOKING)
         return;
-    if (!l->is_found)
-        r->lookup_s += MEAN_SHARE * ((double)(st->now_ns - l->began_ns) * 1e-9 - r->lookup_s);
     if (look == POOL_FOUND && !l->is_found)
         take_found(st, l, &found);
     l->is_over |= look == POOL_NOT_FOUND || st->now_ns >= l->until_ns;

@@ -141,7 +141,7 @@ struct store_remote {
     struct lookup *lookups;       /* [POOL_TICKETS_MAX] */
     uint32_t n_lookups;           /* records in use */
     uint32_t n_nodes;             /* in CACHE_REMOTE */
-    double lookup_s;              /* moving mean of the time of lookups */
+    double lookup_s;              /* moving mean of the time of lookups that were found */
     double latency_s, s_per_byte; /* of reads, of the latest lookup that was found; 0: not known */
     struct loan loans[POOL_LEASES_MAX];
     uint32_t n_loans;

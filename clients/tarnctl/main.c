@@ -10,6 +10,7 @@
 #include "clients/tarnctl/cache_table.h"
 #include "clients/tarnctl/docs.h"
 #include "clients/tarnctl/import.h"
+#include "clients/tarnctl/instances.h"
 #include "clients/tarnctl/tarnctl.h"
 #include "clients/tarnctl/verify.h"
 
@@ -32,6 +33,7 @@ static const char usage[] =
     "  cache erase KEY     forget a span and all spans behind it, on disk as well; KEY as printed\n"
     "                      by `cache`, or all 64 digits (--json)\n"
     "  cache verify PATH   check the directory of --kv-disk-path, or one in it, without a server\n"
+    "  instances           the instances of the server's pool (admin key)\n"
     "  docs add FILE       register FILE as a document, under its name; - is standard input\n"
     "  docs list           registered documents: a page, in the order of their ids\n"
     "  docs show ID        a document, and for which prompts its KV is ready\n"
@@ -73,7 +75,8 @@ static const char usage[] =
     "  --prefill now|lazy  `docs add`, `docs import`: compute the KV soon, or at the first use\n"
     "  --after ID          `docs list`: begin behind this id\n"
     "  --limit N           `docs list`: at most 1000; default 100\n"
-    "  --json              `cache`, `docs`, `preambles`: print JSON instead of tables\n"
+    "  --json              `cache`, `instances`, `docs`, `preambles`: print JSON instead of "
+    "tables\n"
     "  -h, --help          this text\n"
     "  -V, --version       the version\n"
     "\n"
@@ -393,7 +396,7 @@ static int fetch(const struct ctl_options *o, const struct tarn_client *client, 
 
 typedef enum status print_function(FILE *f, const char *json, size_t len);
 
-/* Print an answer of /cache and free it. */
+/* Print an answer of /cache or /v1/instances and free it. */
 static int show(const struct ctl_options *o, struct tarn_answer *a, print_function *print)
 {
     int code = a->error == TARN_OK ? 0 : ctl_fail(o, a);
@@ -405,8 +408,9 @@ static int show(const struct ctl_options *o, struct tarn_answer *a, print_functi
         s = print(stdout, a->text, a->text_len);
     if (s != OK) {
         fprintf(stderr, "tarnctl: %s\n",
-                s == ERR_NOMEM ? "out of memory"
-                               : "this is not an answer of Tarn's /cache: --json prints it");
+                s == ERR_NOMEM
+                    ? "out of memory"
+                    : "this is not the answer of a Tarn of this version: --json prints it");
         code = 1;
     }
     tarn_answer_fini(a);
@@ -430,6 +434,14 @@ static int cache_reset(const struct ctl_options *o, const struct tarn_client *cl
 
     tarn_cache_reset(&a, client);
     return show(o, &a, cache_reset_print);
+}
+
+static int instances(const struct ctl_options *o, const struct tarn_client *client)
+{
+    struct tarn_answer a;
+
+    tarn_fetch(&a, client, "/v1/instances", NULL, 0);
+    return show(o, &a, instances_print);
 }
 
 /* Check a KEY argument: all 64 digits, or at least 12, which find the key in the server's list. */
@@ -509,6 +521,7 @@ static const struct command commands[] = {
     {"cache", "reset", NULL, cache_reset, NULL},
     {"cache", "erase", "KEY", cache_erase, NULL},
     {"cache", "verify", "PATH", NULL, NULL},
+    {"instances", NULL, NULL, instances, NULL},
     {"chat", "TEXT", NULL, run_text, NULL},
     {"complete", "TEXT", NULL, run_text, NULL},
     {"tokenize", "TEXT", NULL, run_text, NULL},

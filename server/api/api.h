@@ -27,6 +27,7 @@ void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
+void api_instances(struct server *srv, struct http_exchange *x);
 void api_documents(struct server *srv, struct http_exchange *x); /* the list */
 void api_bulk(struct server *srv, struct http_exchange *x);
 void api_document_put(struct server *srv, struct http_exchange *x); /* /v1/documents/{id} */

@@ -786,6 +786,36 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
     return OK;
 }
 
+/* Three instances: this one, one that leaves, one with another model. */
+uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max)
+{
+    static const struct directory_instance all[] = {
+        {.id = 0xA1,
+         .name = "here",
+         .address = "tcp://10.0.0.1:7001",
+         .n_blocks = 100,
+         .n_free_blocks = 40,
+         .n_waiting = 2,
+         .n_running = 3,
+         .version = "0.1.0",
+         .fingerprint = {1}},
+        {.id = 0xB2,
+         .name = "there \"2\"",
+         .address = "ucx://10.0.0.2:7001",
+         .http = "http://10.0.0.2:8000",
+         .n_blocks = 4294967295u,
+         .is_leaving = true,
+         .fingerprint = {1}},
+        {.id = 0xC3, .fingerprint = {2}, .is_leaving = true},
+    };
+    uint32_t n = atomic_load(&fake_has_pool) ? 3 : 0;
+
+    (void)e;
+    for (uint32_t i = 0; i < n && i < n_max; i++)
+        out[i] = all[i];
+    return n;
+}
+
 /* One millisecond per token of the prompt that is not cached, and as much per token of the answer;
  * the 90th percentiles are twice as long. */
 enum status engine_estimate(struct engine *e, const struct estimate_query *q,

@@ -215,6 +215,35 @@ static void a_slow_peer_is_not_read_where_computing_is_faster(void **state)
     assert_int_equal(fake_of(b)->n_lookups, 0);
 }
 
+static void lookups_go_on_after_some_had_no_answer(void **state)
+{
+    static const double cost = 1e-3;
+    struct cache_config config = pool_config_of(64, 0, false);
+    struct cache *a = join(64, 0), *b;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &cost;
+    b = join_with(&config);
+    ask(a, "ABCD");
+    for (int i = 0; i < 4; i++) {
+        struct open_seq o;
+
+        fake_of(b)->holds_back = true;
+        seq(b, &o, "ABCD");
+        for (int ms = 0; ms < 500; ms++) {
+            (void)cache_seq_load(o.s, true);
+            step_all();
+        }
+        fake_of(a)->is_away = true; /* the lookup ends without a result */
+        fake_of(b)->holds_back = false;
+        (void)wait_loaded(b, o.s);
+        cache_seq_close(o.s);
+        fake_of(a)->is_away = false;
+    }
+    assert_int_equal(ask(b, "ABCD"), 4 * B);
+}
+
 static void remote_nodes_do_not_keep_a_block_from_eviction(void **state)
 {
     struct cache *a = join(64, 0), *b = join(16, 0);
@@ -436,6 +465,7 @@ int main(void)
         cmocka_unit_test_teardown(requests_that_wait_for_the_same_blocks_share_a_pull, leave_world),
         cmocka_unit_test_teardown(a_request_that_ends_gives_its_lease_back, leave_world),
         cmocka_unit_test_teardown(a_slow_peer_is_not_read_where_computing_is_faster, leave_world),
+        cmocka_unit_test_teardown(lookups_go_on_after_some_had_no_answer, leave_world),
         cmocka_unit_test_teardown(remote_nodes_do_not_keep_a_block_from_eviction, leave_world),
         cmocka_unit_test_teardown(a_reset_forgets_remote_nodes, leave_world),
         cmocka_unit_test_teardown(what_is_pulled_goes_to_the_host_where_there_is_one, leave_world),

@@ -1,6 +1,7 @@
 #include "tests/unit/test.h"
 
 #include <dirent.h>
+#include <signal.h>
 
 #include "base/rng.h"
 #include "tests/unit/cache/pool/transport_ends.h"
@@ -772,6 +773,26 @@ static void an_unknown_kind_is_refused_and_auto_works(void **state)
     buf_fini(&why);
 }
 
+/* libucp replaces them when it is loaded in the usual way. */
+static void opening_leaves_signal_handlers_as_they_are(void **state)
+{
+    static const int signals[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGHUP, SIGABRT, SIGPIPE};
+    struct sigaction before[sizeof signals / sizeof *signals], after;
+    struct transport_config config = {.kind = "ucx", .listen = "127.0.0.1:0", .payload_max = 1};
+    struct transport *t;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        assert_int_equal(sigaction(signals[i], NULL, &before[i]), 0);
+    if (transport_open(&t, &config, NULL) != OK)
+        skip();
+    transport_close(t);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        assert_int_equal(sigaction(signals[i], NULL, &after), 0);
+        assert_ptr_equal(after.sa_handler, before[i].sa_handler);
+    }
+}
+
 static int run_kind(const char *name)
 {
     struct transport_config config = {.kind = name, .listen = "127.0.0.1:0", .payload_max = 1};
@@ -812,6 +833,7 @@ static int run_kind(const char *name)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest common[] = {
+        cmocka_unit_test(opening_leaves_signal_handlers_as_they_are), /* first: it loads UCX */
         cmocka_unit_test(an_unknown_kind_is_refused_and_auto_works),
     };
 

@@ -330,6 +330,40 @@ static void text_that_is_no_key_erases_nothing(void **state)
     assert_int_equal(atomic_load(&fake_n_resets), resets);
 }
 
+static void the_instances_of_the_pool_are_listed(void **state)
+{
+    struct json *j = get("/v1/instances");
+
+    (void)state;
+    assert_true(js_is(js_get(j, "pool"), JS_NULL));
+    assert_int_equal(js_len(js_get(j, "data")), 0);
+    js_unref(j);
+    atomic_store(&fake_has_pool, true);
+    j = get("/v1/instances");
+    atomic_store(&fake_has_pool, false);
+    const struct json *here = js_at(js_get(j, "data"), 0), *there = js_at(js_get(j, "data"), 1);
+    assert_string_equal(text(j, "pool"), "default");
+    assert_int_equal(js_len(js_get(j, "data")), 3);
+    assert_string_equal(text(here, "id"), "00000000000000a1");
+    assert_string_equal(text(here, "state"), "ready");
+    assert_true(js_bool(js_get(here, "self")));
+    assert_true(js_is(js_get(here, "http"), JS_NULL));
+    assert_int_equal(number(js_get(here, "kv_blocks"), "total"), 100);
+    assert_int_equal(number(js_get(here, "kv_blocks"), "free"), 40);
+    assert_int_equal(number(here, "running"), 3);
+    assert_int_equal(number(here, "waiting"), 2);
+    assert_string_equal(text(here, "fingerprint"), "0100000000000000");
+    assert_string_equal(text(here, "version"), "0.1.0");
+    assert_string_equal(text(there, "name"), "there \"2\"");
+    assert_string_equal(text(there, "state"), "leaving");
+    assert_false(js_bool(js_get(there, "self")));
+    assert_string_equal(text(there, "address"), "ucx://10.0.0.2:7001");
+    assert_string_equal(text(there, "http"), "http://10.0.0.2:8000");
+    assert_int_equal(number(js_get(there, "kv_blocks"), "total"), 4294967295);
+    assert_string_equal(text(js_at(js_get(j, "data"), 2), "state"), "other_model");
+    js_unref(j);
+}
+
 static void there_is_one_way_to_forget(void **state)
 {
     unsigned before = atomic_load(&fake_n_resets);
@@ -376,6 +410,7 @@ int main(void)
         cmocka_unit_test(deleting_forgets_and_says_how_much),
         cmocka_unit_test(a_span_is_erased_by_its_key),
         cmocka_unit_test(text_that_is_no_key_erases_nothing),
+        cmocka_unit_test(the_instances_of_the_pool_are_listed),
         cmocka_unit_test(there_is_one_way_to_forget),
     };
     return cmocka_run_group_tests(tests, start, end);

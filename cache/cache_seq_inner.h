@@ -1,0 +1,125 @@
+/* cache_seq_inner.h - what the files of a sequence share: cache_seq.c cuts it and holds its blocks,
+ * cache_seq_wait.c is about the time before it runs.
+ *
+ * Owns    nothing.
+ * Thread  as cache.h.
+ * Errors  none.
+ * Units   as cache.h. */
+#ifndef TARN_CACHE_CACHE_SEQ_INNER_H
+#define TARN_CACHE_CACHE_SEQ_INNER_H
+
+#include "cache/cache_inner.h"
+
+/* The state of cutting a sequence: the next block starts at pos. */
+struct cursor {
+    uint32_t pos;
+    uint32_t n_in_segment; /* 0: the next block starts a segment */
+    uint32_t span;         /* index of the next span end */
+};
+
+struct cache_seq {
+    struct cache *cache;
+    struct cache_prompt prompt;
+    struct kv_chain chain; /* continues prompt.chain with generated ids */
+    uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
+    uint32_t n_blocks_max;
+    struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
+    uint32_t *event_ids; /* [n_event_ids_max], the first n_ids known; NULL: no events want ids */
+    uint32_t n_event_ids_max;
+    uint32_t n_keys;
+    uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
+    uint32_t n_match_keys_max; /* blocks within these tokens */
+    uint32_t *blocks;          /* [n_blocks_max] */
+    uint32_t *block_pos0;      /* [n_blocks_max] */
+    uint32_t n_blocks;
+    struct attn_segment *segments; /* [n_blocks_max] */
+    uint32_t n_segments;
+    uint32_t n_tokens;        /* committed */
+    uint32_t n_slots;         /* grown */
+    struct cursor cursor;     /* after the last block held */
+    struct store_end end;     /* blocks [0, end.n_blocks) belong to the tree */
+    struct cursor end_cursor; /* after these */
+    struct store_use use;
+    bool has_run;        /* it attached before */
+    bool is_private;     /* later blocks cannot enter the tree */
+    uint32_t n_expected; /* blocks that it declared as expected */
+    bool expects_tail;   /* it declared a tail, too */
+    double due_s;        /* the due time that it declared */
+    bool asked_prefetch;
+    bool was_prefetched; /* everything was fetched when n_expected_out had this value */
+    uint64_t n_expected_out;
+    uint32_t tail_pos0, tail_n; /* place and tokens of a tail that it left; 0: none */
+    struct kv_key tail_name;
+    bool is_loading; /* part of its path may lie in slow tiers only */
+    bool is_reading; /* all reads were under way when n_load_events had this value */
+    uint64_t n_load_events;
+    bool has_looked;     /* the pool was asked, or need not be */
+    uint32_t lookups[2]; /* of another request, and its own; STORE_NO_LOOKUP */
+    bool waits;          /* it would have run, had it not been loading: since wait_began_s */
+    double wait_began_s;
+    uint64_t session; /* 0: none */
+    bool keeps;       /* cache_seq_keep() */
+    uint64_t keep_due_ns, keep_until_ns;
+    bool has_left;       /* nodes of it are in the tree, under private keys */
+    struct kv_key nonce; /* of private keys; zero with prefix caching */
+};
+
+/* Tokens that the block at the cursor will have when it closes. */
+static inline uint32_t cut_len(const struct cache_seq *s, const struct cursor *at)
+{
+    uint32_t n = KV_BLOCK_TOKENS;
+
+    if (at->span < s->prompt.n_span_ends && s->prompt.span_ends[at->span] - at->pos < n)
+        n = s->prompt.span_ends[at->span] - at->pos;
+    return n;
+}
+
+/* Step over one closed block. */
+static inline void cut_next(const struct cache_seq *s, struct cursor *at)
+{
+    uint32_t n = cut_len(s, at);
+
+    at->pos += n;
+    at->n_in_segment += n;
+    if (at->n_in_segment == s->cache->config.segment_tokens)
+        at->n_in_segment = 0;
+    if (at->span < s->prompt.n_span_ends && s->prompt.span_ends[at->span] == at->pos) {
+        at->span++;
+        at->n_in_segment = 0;
+    }
+}
+
+/* The number of closed blocks that a match may cover: none with the last known id, which is always
+ * computed, and none behind the limit of the sequence. */
+static inline uint32_t n_keys_to_match(const struct cache_seq *s)
+{
+    uint32_t n = s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
+
+    return n < s->n_match_keys_max ? n : s->n_match_keys_max;
+}
+
+static inline struct ktree_match match_path(const struct cache_seq *s)
+{
+    if (!s->cache->config.prefix_caching && !s->has_left)
+        return (struct ktree_match){.node = KTREE_ROOT};
+    return store_match(s->cache->store, s->keys, n_keys_to_match(s));
+}
+
+/* The key of the tail that this sequence left, or NULL. */
+static inline const struct kv_key *own_tail(const struct cache_seq *s)
+{
+    return s->tail_n ? &s->tail_name : NULL;
+}
+
+/* The sequence needs no lookup any more. */
+static inline void stop_loading(struct cache_seq *s)
+{
+    s->is_loading = false;
+    for (int i = 0; i < 2; i++) {
+        if (s->lookups[i] != STORE_NO_LOOKUP)
+            store_end_lookup(s->cache->store, s->lookups[i]);
+        s->lookups[i] = STORE_NO_LOOKUP;
+    }
+}
+
+#endif

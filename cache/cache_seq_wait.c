@@ -1,0 +1,168 @@
+/* cache_seq_wait.c - a sequence before it runs: what it expects, what is fetched and read for it, and
+ * what it asks the pool for; and what it keeps for later. */
+#include <math.h>
+
+#include "base/check.h"
+#include "cache/cache_seq_inner.h"
+
+/* Blocks of a waiting prompt that are counted as expected: more would cost more time than it helps.
+ */
+#define EXPECT_BLOCKS_MAX 1024u
+/* A due time counts as unchanged if it moves by less than this share of the time left, or than
+ * these seconds. */
+#define DUE_SHARE 0.1
+#define DUE_SECONDS 0.05
+
+void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
+{
+    struct store *st = s->cache->store;
+    double due_s = (double)due_ns * 1e-9, was_s = s->due_s;
+    bool is_told = s->n_expected > 0 || s->expects_tail;
+    uint32_t n = s->n_keys < EXPECT_BLOCKS_MAX ? s->n_keys : EXPECT_BLOCKS_MAX;
+
+    if (n > s->n_match_keys_max)
+        n = s->n_match_keys_max;
+    cache_assert_owner(s->cache);
+    if (!s->cache->config.prefix_caching && !s->has_left)
+        return; /* no other sequence computes its path */
+    if (is_told && fabs(due_s - was_s) <= fmax(DUE_SECONDS, DUE_SHARE * (was_s - store_now_s(st))))
+        due_s = was_s; /* report it again: others may have moved, and time passes */
+    s->due_s = due_s;
+    if (s->n_expected > 0)
+        store_expect_at(st, s->keys, s->n_expected, was_s, due_s);
+    else
+        s->n_expected = store_expect(st, s->keys, n, due_s);
+    if (s->expects_tail)
+        store_expect_at(st, &s->tail_name, 1, was_s, due_s);
+    else if (s->tail_n > 0)
+        s->expects_tail = store_expect(st, &s->tail_name, 1, due_s) == 1;
+}
+
+bool cache_seq_prefetch(struct cache_seq *s)
+{
+    struct store *st = s->cache->store;
+    uint64_t n_out = store_n_expected_out(st);
+    bool is_told = s->n_expected > 0 || s->expects_tail;
+
+    cache_assert_owner(s->cache);
+    if ((s->was_prefetched && s->n_expected_out == n_out) || s->n_blocks > 0 ||
+        !store_prefetches(st))
+        return true;
+    struct ktree_match m = match_path(s);
+    s->asked_prefetch = true;
+    s->was_prefetched = store_prefetch(st, &m, own_tail(s), is_told ? s->due_s : STORE_NO_DUE);
+    s->n_expected_out = n_out;
+    return s->was_prefetched;
+}
+
+/* Describe the first n closed blocks. */
+static void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t n)
+{
+    struct cursor at = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t pos0 = at.pos, n_tokens = cut_len(s, &at);
+
+        meta[i] = (struct pool_meta){.n_tokens = (uint8_t)n_tokens,
+                                     .starts_segment = at.n_in_segment == 0,
+                                     .is_public = pos0 + n_tokens <= s->prompt.n_public,
+                                     .depth = at.span};
+        cut_next(s, &at);
+    }
+}
+
+/* Ask the pool for what no tier here has. True: an answer is awaited. */
+static bool looks_elsewhere(struct cache_seq *s)
+{
+    struct cache *c = s->cache;
+    uint32_t n = n_keys_to_match(s);
+
+    n = n < POOL_PATH_MAX ? n : POOL_PATH_MAX;
+    if (s->lookups[0] == STORE_NO_LOOKUP)
+        s->lookups[0] = store_join_lookup(c->store, s->keys, n);
+    if (s->lookups[0] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[0]))
+        return true;
+    if (!s->has_looked) {
+        describe_blocks(s, c->meta, n);
+        s->lookups[1] = store_begin_lookup(c->store, s->keys, c->meta, n);
+        s->has_looked = true;
+    }
+    return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);
+}
+
+bool cache_seq_load(struct cache_seq *s, bool is_first)
+{
+    struct store *st = s->cache->store;
+    bool is_told = s->n_expected > 0 || s->expects_tail;
+    uint64_t n_events = store_n_load_events(st);
+
+    cache_assert_owner(s->cache);
+    if (!s->is_loading)
+        return true;
+    if (is_first)
+        store_load_first(st, s);
+    if (s->is_reading && s->n_load_events == n_events)
+        return true;
+    bool looks = s->cache->pool && looks_elsewhere(s);
+    enum store_load_state state =
+        store_load(st, s->keys, n_keys_to_match(s), s, is_told ? s->due_s : STORE_NO_DUE);
+    s->n_load_events = n_events;
+    s->is_reading = state == STORE_LOADING || (looks && state == STORE_LOADED);
+    s->is_loading = looks || state != STORE_LOADED;
+    if (!s->is_loading)
+        stop_loading(s);
+    s->asked_prefetch |= s->is_loading;
+    return state != STORE_CANNOT_LOAD;
+}
+
+void cache_seq_begin_wait(struct cache_seq *s)
+{
+    s->waits = true;
+    s->wait_began_s = store_now_s(s->cache->store);
+}
+
+bool cache_seq_is_loading(const struct cache_seq *s)
+{
+    return s->is_loading;
+}
+
+void cache_seq_stop_loading(struct cache_seq *s)
+{
+    stop_loading(s);
+}
+
+uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,
+                        enum cache_hold_limit *limit)
+{
+    struct cursor at = {0};
+    uint32_t n = 0;
+
+    cache_assert_owner(s->cache);
+    if (limit)
+        *limit = CACHE_HOLD_NO_LIMIT;
+    if (!s->cache->config.prefix_caching)
+        return 0;
+    while (n < s->n_keys && at.pos + cut_len(s, &at) <= n_tokens) {
+        cut_next(s, &at);
+        n++;
+    }
+    n = store_hold(s->cache->store, s->keys, n, hold, limit);
+    store_save(s->cache->store, s->keys, n, &s->use);
+    struct ktree_match m = store_match(s->cache->store, s->keys, n);
+    return store_match_tokens(s->cache->store, &m);
+}
+
+void cache_seq_join_session(struct cache_seq *s, uint64_t session)
+{
+    cache_assert_owner(s->cache);
+    ASSERT(session && s->n_blocks == 0);
+    s->session = session;
+    store_session_goes_on(s->cache->store, session);
+}
+
+void cache_seq_keep(struct cache_seq *s, uint64_t due_ns, uint64_t until_ns)
+{
+    s->keeps = s->session != 0;
+    s->keep_due_ns = due_ns;
+    s->keep_until_ns = until_ns;
+}

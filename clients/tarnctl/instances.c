@@ -1,0 +1,60 @@
+#include "clients/tarnctl/instances.h"
+
+#include <string.h>
+
+#include "clients/tarnctl/table.h"
+
+static void add_instance(struct table *t, const struct json *i)
+{
+    const struct json *blocks = js_get(i, "kv_blocks");
+
+    if (!table_row(t))
+        return;
+    table_cell(t, "%s%s", table_text_of(i, "name"), table_is_yes(i, "self") ? " *" : "");
+    table_cell(t, "%s", table_text_of(i, "state"));
+    table_cell(t, "%s", table_text_of(i, "address"));
+    table_cell(t, "%s", table_text_of(i, "http"));
+    table_count(t, blocks, "total");
+    table_count(t, blocks, "free");
+    table_count(t, i, "running");
+    table_count(t, i, "waiting");
+    table_cell(t, "%s", table_text_of(i, "version"));
+}
+
+static enum status print_list(FILE *f, const struct json *root)
+{
+    static const char *const names[] = {"name", "state",   "address", "http",   "KV blocks",
+                                        "free", "running", "waiting", "version"};
+    const struct json *list = js_get(root, "data");
+    struct table *t;
+
+    if (strcmp(table_text_of(root, "object"), "list") != 0 || !js_is(list, JS_ARRAY) ||
+        !js_get(root, "pool"))
+        return ERR_INVALID;
+    if (js_len(list) == 0) {
+        fputs("the server belongs to no pool (--pool)\n", f);
+        return OK;
+    }
+    t = table_create();
+    if (!t)
+        return ERR_NOMEM;
+    table_reset(t, names, sizeof names / sizeof *names);
+    for (size_t i = 0; i < js_len(list); i++)
+        add_instance(t, js_at(list, i));
+    table_print(f, t);
+    table_destroy(t);
+    return OK;
+}
+
+enum status instances_print(FILE *f, const char *json, size_t len)
+{
+    struct json *root = NULL;
+    enum status s = js_parse(&root, json, len, NULL);
+
+    if (s == OK)
+        s = print_list(f, root);
+    else if (s != ERR_NOMEM)
+        s = ERR_INVALID;
+    js_unref(root);
+    return s;
+}
