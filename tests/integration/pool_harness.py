@@ -14,7 +14,6 @@ import http.client
 import os
 import random
 import secrets
-import select
 import shutil
 import signal
 import socket
@@ -22,11 +21,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
-from http_helpers import REPO, TIMEOUT, WAIT_SECONDS, Server, make_model, tarn_test, wait_until
+from http_helpers import TIMEOUT, Server, make_model, tarn_test, wait_until
 
 BLOCK = 32
 TEXT = "/v1/completions"
@@ -49,8 +47,7 @@ def pool_model(folder: str, *options: str) -> Path:
 # --- places ---
 
 class Place:
-    """This machine's loopback. Each instance announces an address of its own, 127.0.1.N, if a proxy
-    is to stand before it."""
+    """This machine's loopback. A proxy before an instance has the address 127.0.1.N."""
 
     def __init__(self, number: int) -> None:
         self.number = number

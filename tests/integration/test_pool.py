@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from http_helpers import WAIT_SECONDS, run_tests, tarn_test, wait_until
+from http_helpers import WAIT_SECONDS, run_tests, wait_until
 from pool_harness import (BLOCK, Instance, Place, Pool, Reference, ask, n_found, need_pool,
                           pool_model, prompt_of, remote)
 

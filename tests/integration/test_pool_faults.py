@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable
 
-from http_helpers import WAIT_SECONDS, run_tests, tarn_test, wait_until
+from http_helpers import WAIT_SECONDS, run_tests, wait_until
 from pool_harness import (BLOCK, Instance, Net, NoNamespaces, Pool, Reference, ask, n_found,
                           need_pool, pool_model, prompt_of, remote)
 

@@ -195,8 +195,8 @@ class Router:
 
 def send_json(writer: asyncio.StreamWriter, value: dict) -> None:
     text = json.dumps(value).encode()
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-                 % (len(text), text))
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                 b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
 
 
 async def run(args: argparse.Namespace) -> None:

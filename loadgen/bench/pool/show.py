@@ -18,6 +18,7 @@ TARN_BUILD_DIR (default <repo>/build), TARN_SHARED.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -238,8 +239,14 @@ def read_arguments() -> argparse.Namespace:
     return args
 
 
+def end_in_order(*_: object) -> None:
+    """End on SIGTERM by an exception, which stops the servers and removes their files."""
+    raise SystemExit("ended by SIGTERM; what is in the file is kept")
+
+
 def main() -> int:
     args = read_arguments()
+    signal.signal(signal.SIGTERM, end_in_order)
     store = common.Store(args.json)
     with tempfile.TemporaryDirectory(prefix="tarn-poolbench-") as folder:
         bench = Bench(args, Path(folder)) if args.parts else None
