@@ -26,7 +26,7 @@ arrows_table() {
 ^cache/events      ^base/|^cache/(key|events)\.h$
 ^cache/tier/       ^base/|^cache/(tier|disk)/|^cache/key\.h$|^cache/pool/pool\.h$|^kernels/(params|device)\.h$
 ^cache/store/      ^base/|^cache/(store|tree|policy)/|^cache/(tier/tier|pool/pool)\.h$|^cache/(cache|key|events)\.h$|^kernels/params\.h$
-^cache/            ^base/|^cache/(cache|cache_inner|key|events)\.h$|^cache/(store/kv_store|tier/tier|policy/replace|pool/pool)\.h$|^kernels/(ops|params|device|pack)\.h$
+^cache/            ^base/|^cache/(cache|cache_inner|cache_seq_inner|key|events)\.h$|^cache/(store/kv_store|tier/tier|policy/replace|pool/pool)\.h$|^kernels/(ops|params|device|pack)\.h$
 ^engine/text/jinja/  ^base/|^engine/text/jinja/|^engine/text/ranges\.h$
 ^engine/text/tokenizer/  ^base/|^engine/text/tokenizer/|^engine/text/ranges\.h$
 ^engine/text/      ^base/|^engine/text/

@@ -24,9 +24,9 @@
  *
  * Owns    its connection and what waits in it.
  * Thread  the pool thread only.
- * Errors  directory_open(): ERR_INVALID with words for a bad URL (rediss:// is refused by name
- *         where hiredis has no TLS), ERR_UNSUPPORTED when Tarn was built without hiredis. A Redis
- *         that does not answer is no error.
+ * Errors  directory_open(): ERR_INVALID with words for a bad URL; ERR_UNSUPPORTED for rediss://
+ *         (there is no TLS), and when Tarn was built without hiredis. A Redis that does not answer
+ *         is no error. Redis 6.2 or newer is needed; an older one is DIRECTORY_DOWN with words.
  * Units   milliseconds and seconds where a name says so, else nanoseconds. */
 #ifndef TARN_CACHE_POOL_DIRECTORY_H
 #define TARN_CACHE_POOL_DIRECTORY_H

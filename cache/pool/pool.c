@@ -139,10 +139,13 @@ static void publish(struct pool *p)
     p->live.read_latency_s = p->latency_s.value;
     p->live.read_bytes_per_s = p->bytes_per_s.value;
     n = n < DIRECTORY_INSTANCES_MAX ? n : DIRECTORY_INSTANCES_MAX;
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->stats_lock);
     p->shared = p->live;
+    pthread_mutex_unlock(&p->stats_lock);
+    pthread_mutex_lock(&p->lock);
     p->instances[0] = p->info;
-    memcpy(p->instances + 1, all, n * sizeof *all);
+    if (n > 0)
+        memcpy(p->instances + 1, all, n * sizeof *all);
     p->n_instances = n + 1;
     pthread_mutex_unlock(&p->lock);
 }
@@ -207,7 +210,7 @@ static void *arena(struct pool *p, size_t n, size_t size)
     return memory;
 }
 
-/* Bytes of one slot's part of an arena, and the number of slots. */
+/* Give each ticket its part of the arenas; the same for leases and offers below. */
 static bool place_tickets(struct pool *p)
 {
     struct kv_key *keys = arena(p, (size_t)POOL_N_TICKETS * POOL_PATH_MAX, sizeof *keys);
@@ -370,6 +373,7 @@ enum status pool_open(struct pool **out, const struct pool_config *config, struc
         return buf_why(why, ERR_NOMEM, "{pool}: out of memory");
     p->wake_fd = -1;
     pthread_mutex_init(&p->lock, NULL);
+    pthread_mutex_init(&p->stats_lock, NULL);
     copy_config(p, config);
     enum status s = create_memory(p);
     if (s != OK)
@@ -426,6 +430,7 @@ void pool_close(struct pool *p)
     if (p->wake_fd >= 0)
         close(p->wake_fd);
     pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->stats_lock);
     free(p);
 }
 
@@ -433,9 +438,9 @@ void pool_close(struct pool *p)
 
 void pool_stats(struct pool *p, struct pool_stats *out)
 {
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->stats_lock);
     *out = p->shared;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->stats_lock);
 }
 
 uint32_t pool_instances(struct pool *p, struct directory_instance *out, uint32_t n_max)

@@ -15,9 +15,9 @@
 #define ACCEPTED_MAX (POOL_N_CONNS / 2)
 #define SHAKES_MAX 32u             /* accepted, and not members yet */
 #define SHAKE_NS (2 * POOL_SECOND) /* for connecting and for the handshake */
-#define IDLE_NS (5 * POOL_SECOND)  /* then it may make room for another one; a lease is over */
-#define STRIKES_MAX 20.0           /* failed handshakes at once */
-#define STRIKES_PER_S 5.0          /* failed handshakes in the long run */
+#define IDLE_NS (5 * POOL_SECOND) /* or as long as a lease; then it may make room for another one */
+#define STRIKES_MAX 20.0          /* failed handshakes at once */
+#define STRIKES_PER_S 5.0         /* failed handshakes in the long run */
 
 static struct pool_conn *conn_of(struct pool *p, uint32_t number)
 {
@@ -112,6 +112,13 @@ static void end_send(struct pool *p, uint32_t no)
 
 /* --- opening and closing --- */
 
+/* Nothing depends on the connection any more. */
+static bool is_idle(const struct pool *p, const struct pool_conn *c)
+{
+    return c->stage == POOL_CONN_MEMBER && !c->failure && c->n_leases == 0 &&
+           p->now_ns - c->used_ns >= (p->pull_ns > IDLE_NS ? p->pull_ns : IDLE_NS);
+}
+
 /* The number of connections of one direction; *idle: the one that was used last longest ago. */
 static uint32_t count(struct pool *p, bool is_asker, uint32_t *n_shaking, struct pool_conn **idle)
 {
@@ -125,8 +132,7 @@ static uint32_t count(struct pool *p, bool is_asker, uint32_t *n_shaking, struct
             continue;
         n++;
         *n_shaking += c->stage == POOL_CONN_SHAKES;
-        if (c->stage == POOL_CONN_MEMBER && !c->failure && c->n_leases == 0 &&
-            p->now_ns - c->used_ns >= IDLE_NS && (!*idle || c->used_ns < (*idle)->used_ns))
+        if (is_idle(p, c) && (!*idle || c->used_ns < (*idle)->used_ns))
             *idle = c;
     }
     return n;
@@ -401,8 +407,7 @@ void pool_conns_timers(struct pool *p)
     p->strikes_ns = p->now_ns;
     for (uint32_t i = 0; i < POOL_N_CONNS; i++) {
         struct pool_conn *c = &p->conns[i];
-        if (c->stage == POOL_CONN_MEMBER && c->is_asker && !p->peers[c->peer].is_listed &&
-            p->now_ns - c->used_ns >= IDLE_NS)
+        if (c->is_asker && !p->peers[c->peer].is_listed && is_idle(p, c))
             pool_conn_fail(p, i, false, "the peer has left the pool");
         if ((c->stage != POOL_CONN_OPENS && c->stage != POOL_CONN_SHAKES) ||
             p->now_ns - c->began_ns < SHAKE_NS)

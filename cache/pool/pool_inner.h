@@ -253,7 +253,6 @@ struct pool_mean {
 
 struct pool {
     struct pool_config config;
-    char name[64], http[128];
     uint64_t lookup_ns, pull_ns;
     struct handshake_self self;
     struct directory *directory;
@@ -316,8 +315,9 @@ struct pool {
     struct pool_stats live;
     struct pool_mean lookup_s, latency_s, bytes_per_s;
 
-    pthread_mutex_t lock; /* of what follows; never taken by the engine thread */
+    pthread_mutex_t stats_lock; /* of `shared`; held for as long as copying it takes */
     struct pool_stats shared;
+    pthread_mutex_t lock;                 /* of what follows; never taken by the engine thread */
     struct directory_instance *instances; /* [DIRECTORY_INSTANCES_MAX + 1] */
     uint32_t n_instances;
 };

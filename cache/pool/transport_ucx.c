@@ -28,6 +28,19 @@ static void *find_function(const char *name, bool *ok)
     return f;
 }
 
+bool transport_ucx_is_worthwhile(void)
+{
+    DIR *d = opendir("/sys/class/infiniband"); /* RDMA devices, RoCE too */
+    bool any = false;
+    const struct dirent *e;
+
+    while (d && !any && (e = readdir(d)))
+        any = e->d_name[0] != '.';
+    if (d)
+        closedir(d);
+    return any;
+}
+
 static enum status load(struct buf *why)
 {
     bool ok = true;
@@ -38,6 +51,10 @@ static enum status load(struct buf *why)
     setenv("UCX_ERROR_SIGNALS", "", 0);
     setenv("UCX_DEBUG_SIGNO", "0", 0);
     setenv("UCX_LOG_LEVEL", "fatal", 0); /* what matters is reported as an event */
+    /* Else UCX rewrites mmap() and its kind in the running process, which only the registration of
+     * memory for RDMA needs, and which systemd's MemoryDenyWriteExecute= forbids. */
+    if (!transport_ucx_is_worthwhile())
+        setenv("UCX_MEM_EVENTS", "no", 0);
     ucx.library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!ucx.library)
         return buf_why(why, ERR_UNSUPPORTED, "UCX cannot be loaded (libucx0): %s", dlerror());
@@ -50,19 +67,6 @@ static enum status load(struct buf *why)
     dlclose(ucx.library);
     ucx.library = NULL;
     return buf_why(why, ERR_UNSUPPORTED, "this version of UCX is too old: 1.11 is needed");
-}
-
-bool transport_ucx_is_worthwhile(void)
-{
-    DIR *d = opendir("/sys/class/infiniband"); /* RDMA devices, RoCE too */
-    bool any = false;
-    const struct dirent *e;
-
-    while (d && !any && (e = readdir(d)))
-        any = e->d_name[0] != '.';
-    if (d)
-        closedir(d);
-    return any;
 }
 
 /* --- open and close --- */

@@ -193,19 +193,20 @@ static void list_node(struct store *st, const struct store_listing *l, uint32_t 
             send_stored(st, l->events, node, 0, (enum cache_tier)tier, NULL);
 }
 
-/* Go on with the listing. True: it is under way, or one has to begin. */
+/* Go on with the listing. True: it can go on at once. A reader that does not read must not keep the
+ * engine awake: the listing then goes on at a later poll. */
 static bool list_more(struct store *st, struct store_listing *l)
 {
     if (cache_events_is_marked(l->events)) {
         if (!cache_events_begin_all(l->events))
-            return true;
+            return false;
         l->next = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT);
     }
     for (uint32_t n = 0; l->next != KTREE_NONE && n < LISTED_PER_POLL && has_room(l); n++) {
         list_node(st, l, l->next);
         l->next = ktree_next(st->tree, l->next, KTREE_ROOT);
     }
-    return l->next != KTREE_NONE;
+    return l->next != KTREE_NONE && has_room(l);
 }
 
 bool poll_events(struct store *st)

@@ -229,7 +229,7 @@ void tell_appended(struct store *st, uint32_t node, uint32_t n, const struct sto
 void tell_path(struct store *st, const uint32_t *path, uint32_t n, const struct store_use *use);
 /* The first blocks of the node are a node of their own now. */
 void tell_split(struct store *st, uint32_t node, uint32_t upper);
-/* Go on with listings. True: one is under way. */
+/* Go on with listings. True: poll again soon. */
 bool poll_events(struct store *st);
 
 /* --- kv_store_node.c --- */

@@ -8,6 +8,7 @@ that computes. The pool's own thread is given beside it: it works beside the ste
 """
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import sys
@@ -42,44 +43,50 @@ def server_command(model: Path, folder: Path, flags: list[object]) -> list[str]:
             *map(str, flags)]
 
 
-def count(model: Path, folder: Path, flags: list[object], n: int) -> dict[str, dict[str, int]]:
-    """Instructions by function of the thread that computes ("engine") and of the pool's."""
-    with tempfile.TemporaryDirectory() as name:
+def count(model: Path, folder: Path, n: int, pool: list[object] | None
+          ) -> dict[str, dict[str, int]]:
+    """Instructions by function of the thread that computes ("engine") and of the pool's. The other
+    instance of a pool ends first, so that nothing is handed over to it."""
+    flags = pool or []
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as others:
         command = ["valgrind", "--tool=callgrind", "--separate-threads=yes", "--fair-sched=yes",
                    f"--callgrind-out-file={name}/callgrind",
                    *server_command(model, folder / "counted", flags)]
         with common.Server(command) as server:
-            if flags:
+            if pool:
+                others.enter_context(common.Server(server_command(model, folder / "other", flags)))
                 wait_for_pool([server], 2)
             for i in range(n):
                 server.must("POST", "/v1/completions", {
                     "prompt": prompt_of(i), "max_tokens": OUTPUT, "ignore_eos": True,
                     "temperature": 0})
+            if pool and server.metric("tarn:pool_pulled_blocks_total"):
+                raise SystemExit("something was pulled from an empty instance")
+            others.close()
         threads = [p for p in Path(name).iterdir() if re.search(r"-\d+$", p.name)]
         costs = sorted((self_costs(p) for p in threads), key=lambda c: -sum(c.values()))
-        pool = [c for c in costs[1:] if any(f.split(":")[0].startswith("pool") for f in c)]
-        return {"engine": costs[0], "pool": pool[0] if pool else {}}
+        of_pool = [c for c in costs[1:] if any(f.split(":")[0].startswith("pool") for f in c)]
+        return {"engine": costs[0], "pool": of_pool[0] if of_pool else {}}
 
 
-def per_request(model: Path, folder: Path, flags: list[object], name: str) -> dict:
-    few, more = (count(model, folder, flags, n) for n in (FEW, MORE))
+def per_request(model: Path, folder: Path, pool: list[object] | None) -> dict:
+    few, more = (count(model, folder, n, pool) for n in (FEW, MORE))
     of = {thread: difference(few[thread], more[thread]) for thread in few}
     for function in CHANCE:
         of["engine"].pop(function, None)
-    common.progress(f"instructions, {name}: {sum(of['engine'].values()) / (MORE - FEW):,.0f} "
-                    "a request")
+    common.progress(f"instructions, {'in a pool' if pool else 'alone'}: "
+                    f"{sum(of['engine'].values()) / (MORE - FEW):,.0f} a request")
     return of
 
 
 def measure(model: Path, folder: Path) -> dict:
     if not shutil.which("callgrind_annotate"):
         raise SystemExit("the part instructions needs valgrind")
-    off = per_request(model, folder, [], "alone")
     mine = folder / "instructions"
     mine.mkdir()
+    off = per_request(model, mine, None)
     with pool_flags(mine, LATE) as flags:
-        with common.Server(server_command(model, mine / "other", flags)):
-            on = per_request(model, folder, flags, "in a pool")
+        on = per_request(model, mine, flags)
     n = MORE - FEW
     added = difference(off["engine"], on["engine"])
     without = sum(off["engine"].values())

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "cache/disk/disk_format.h"
 #include "tests/unit/cache/cache_life.h"
+#include "tests/unit/cache/cache_reader.h"
 
 #ifndef N_EVENTS /* sanitizer builds use fewer: see tests/CMakeLists.txt */
 #ifdef TEST_ON_GPU
@@ -258,6 +259,7 @@ static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
 }
 
 static char disk_path[64];
+static struct reader reader; /* of the cache that is open */
 
 static void create_cache(struct world *w, const struct kind *k)
 {
@@ -275,6 +277,7 @@ static void create_cache(struct world *w, const struct kind *k)
                                   .prefetch_share = 0.3,
                                   .hold_share = 0.6,
                                   .always_copy = k->always_copy,
+                                  .kv_events = reader.events,
                                   .seconds = seconds};
 
     if (k->n_disk > 0)
@@ -302,6 +305,7 @@ static void open_world(struct world *w, const struct kind *k)
     snprintf(disk_path, sizeof disk_path, "/tmp/tarn-test-XXXXXX");
     assert_true(k->n_disk == 0 || mkdtemp(disk_path));
     open_steps();
+    reader_open(&reader);
     create_cache(w, k);
     assert_ok(map_init(&w->known, 1 << 16));
 }
@@ -370,7 +374,10 @@ static void close_world(struct world *w, const struct kind *k)
     assert_int_equal(st.tier[CACHE_HOST].n_free, k->n_host);
     assert_int_equal(st.tier[CACHE_DISK].n_free, st.tier[CACHE_DISK].n_blocks);
     assert_true(!k->n_disk == !st.tier[CACHE_DISK].n_blocks);
+    reader_check(&reader, w->cache, w->now_ns);
+    assert_true(k->is_private || reader.blocks.n == 0);
     cache_destroy(w->cache);
+    reader_close(&reader);
     map_fini(&w->known);
     close_steps();
     if (k->n_disk > 0)
@@ -474,6 +481,10 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
         if (k->reopens && e % k->reopens == k->reopens - 1)
             reopen(w, k);
         cache_check(w->cache);
+        if (e % 64 < 48) /* it sleeps now and then, and falls behind */
+            reader_take_all(&reader);
+        if (e % 256 == 255)
+            reader_check(&reader, w->cache, w->now_ns);
         for (uint32_t i = 0; i < N_SEQS && e % 16 == 0; i++)
             if (w->lives[i].seq)
                 read_kv(w, &w->lives[i]);
@@ -484,6 +495,8 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
 static struct {
     uint64_t n_loads, n_found, n_hits;
 } of_disk;
+
+static uint64_t n_overflows; /* of events, over all kinds */
 
 static void live(const struct kind *k)
 {
@@ -500,6 +513,11 @@ static void live(const struct kind *k)
     add_stats(&st, &w.sum);
     (void)cache_top_spans(w.cache, spans, 8, &n_all);
     print_life(&w, k, &st);
+    printf("    events: %llu stored, %llu with ids, %llu listings\n",
+           (unsigned long long)reader.n_stored, (unsigned long long)reader.n_named,
+           (unsigned long long)reader.n_cleared);
+    assert_true(k->is_private || (reader.n_named > 0 && reader.n_cleared > 0));
+    n_overflows += cache_events_n_overflows(reader.events);
     assert_true(w.n_hits > 1000 && w.n_tails > N_EVENTS / 2000);
     assert_true(k->n_host == 0 || st.tier[CACHE_DEVICE].n_moved_in > 0);
     assert_true(!k->fail_one_in || n_failed > 0);
@@ -579,6 +597,7 @@ static void nothing_is_lost_and_nothing_is_wrong(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         live(&kinds[i]);
     assert_true(of_disk.n_loads > 0 && of_disk.n_found > 0 && of_disk.n_hits > 0);
+    assert_true(n_overflows > 0); /* the reader fell behind */
 }
 
 /* --- blocks in transfer that another sequence computes too --- */
