@@ -84,18 +84,25 @@ static void return_path(struct store *st, uint32_t node)
 /* Pin the nodes of the matched path, the root's child first. The loan ends where that fails. */
 static void pin_path(struct store *st, struct loan *l, const struct ktree_match *m)
 {
-    uint32_t n = 0;
+    struct ktree_node end = ktree_look(st->tree, m->node);
+    bool is_on_host = m->node != KTREE_ROOT && lies_in(&end, CACHE_HOST);
+    uint32_t n = 0, entry = st->info[m->node].entry;
 
     for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
         st->path[n++] = x;
     l->node = KTREE_ROOT;
     l->n_blocks = 0;
+    /* Copying to the host must not evict the end of this path from there. */
+    if (is_on_host)
+        replace_pin(st->policy, CACHE_HOST, entry);
     while (n-- > 0 && lend_node(st, st->path[n])) {
         struct ktree_node look = ktree_look(st->tree, st->path[n]);
 
         l->node = st->path[n];
         l->n_blocks = look.n_before + look.n_blocks;
     }
+    if (is_on_host)
+        replace_unpin(st->policy, CACHE_HOST, entry);
     l->n_blocks = l->n_blocks < m->n_blocks ? l->n_blocks : m->n_blocks;
 }
 

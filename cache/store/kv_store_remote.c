@@ -152,7 +152,8 @@ static void enter_found(struct store *st, struct lookup *l, uint32_t n)
     struct ktree_match m = ktree_match(st->tree, l->keys, n);
     uint32_t node = m.node, k;
 
-    if (m.n_blocks == n)
+    /* Blocks that were here when the pool was asked are not lent, and may have been evicted since. */
+    if (m.n_blocks == n || m.n_blocks < l->n_local)
         return;
     if (node != KTREE_ROOT && (st->info[node].is_orphan || st->info[node].tail_of != KTREE_NONE ||
                                (m.n_in_node < ktree_look(st->tree, node).n_blocks &&
@@ -406,6 +407,7 @@ uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
     if (!is_lookup_worth(st, &m, meta, n) || !(l = new_lookup(st, keys, meta, n)))
         return STORE_NO_LOOKUP;
     l->n_users = 1;
+    l->n_local = m.n_blocks;
     l->ticket = ask_pool(st, l, m.n_blocks);
     if (l->ticket == POOL_NO_TICKET) {
         free_lookup(r, l);

@@ -118,7 +118,8 @@ struct lookup {
     struct kv_key *keys; /* [n] */
     struct pool_meta *meta;
     uint32_t n;
-    uint32_t at; /* is_adopted: the next block to be read */
+    uint32_t n_local; /* blocks of the path that were here when the pool was asked */
+    uint32_t at;      /* is_adopted: the next block to be read */
 };
 
 /* A path that is pinned for another instance. */

@@ -431,6 +431,21 @@ static void fake_finish_read(struct pool *p, struct fake_read *r)
     p->n_read_blocks += r->status == OK ? r->n : 0;
 }
 
+/* An offer that nobody can have is over; its ticket was never the heir's engine's. */
+static void fake_drop_offers(struct pool *p)
+{
+    for (uint32_t i = 0; i < FAKE_N_OFFERS; i++) {
+        struct fake_offer *o = &p->offers[i];
+
+        if (!o->is_used || !p->tickets[o->ticket].is_over)
+            continue;
+        o->is_used = false;
+        p->tickets[o->ticket].is_offered = false;
+        fakes[o->from].n_offers_over++;
+        pool_forget(p, o->ticket);
+    }
+}
+
 static void fake_step(void)
 {
     for (uint32_t k = 0; k < FAKE_N_POOLS; k++) {
@@ -453,6 +468,7 @@ static void fake_step(void)
             }
             fake_ask_next(p, i);
         }
+        fake_drop_offers(p);
     }
 }
 

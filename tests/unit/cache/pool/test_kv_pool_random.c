@@ -7,7 +7,7 @@
 #include "tests/unit/cache/pool/joined_caches.h"
 
 #ifndef N_EVENTS
-#define N_EVENTS 4000u
+#define N_EVENTS 20000u
 #endif
 #define N_SEQS 5u
 
@@ -172,25 +172,25 @@ static void live(uint64_t seed, uint32_t n_host_blocks, bool copies, bool leaves
 static void random_requests_and_faults_on_one_memory(void **state)
 {
     (void)state;
-    live(1, 0, false, false);
+    live(101, 0, false, false);
 }
 
 static void random_requests_and_faults_with_a_host_tier(void **state)
 {
     (void)state;
-    live(2, 32, false, false);
+    live(102, 32, false, false);
 }
 
 static void random_requests_and_faults_on_separate_memories(void **state)
 {
     (void)state;
-    live(3, 32, true, false);
+    live(103, 32, true, false);
 }
 
 static void random_requests_and_faults_while_an_instance_leaves(void **state)
 {
     (void)state;
-    live(4, 32, false, true);
+    live(104, 32, false, true);
 }
 
 int main(void)
