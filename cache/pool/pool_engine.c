@@ -160,10 +160,14 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
     post_index(p, POOL_LEND, lease);
 }
 
-bool pool_next_return(struct pool *p, uint32_t *lease)
+bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled)
 {
+    const struct pool_lease *l;
+
     if (!spsc_pop(p->returns, lease))
         return false;
+    l = &p->leases[*lease];
+    *was_pulled = l->n_read == l->n_lent - l->n_there;
     post_index(p, POOL_BACK, *lease);
     return true;
 }

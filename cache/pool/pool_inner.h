@@ -152,6 +152,7 @@ struct pool_lease {
     uint32_t *crc;       /* the same, once has_crc */
     uint8_t *has_crc;
     uint32_t n_lent; /* written by the engine with the answer */
+    uint32_t n_read; /* of these, blocks that were sent */
 
     enum pool_lease_stage stage;
     uint32_t conn; /* POOL_NONE: closed */

@@ -110,7 +110,7 @@ void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m)
     l->n_there = m->n_there;
     l->until_ns = p->now_ns + m->ms * POOL_MS;
     l->is_closed = false;
-    l->n_sending = l->n_lent = 0;
+    l->n_sending = l->n_lent = l->n_read = 0;
     c->n_leases++;
     transport_receive(p->transport, c->number, &to, 1, pool_tag(POOL_TAG_LEASE, no, 0));
 }
@@ -234,6 +234,7 @@ static uint32_t crc_of(const struct pool *p, struct pool_lease *l, uint32_t i)
     if (!l->has_crc[i]) {
         l->crc[i] = hash_crc32c(0, l->memory[i], p->self.block_bytes);
         l->has_crc[i] = 1;
+        l->n_read++;
     }
     return l->crc[i];
 }

@@ -14,6 +14,11 @@
  * Adoption. A path that a leaving instance offers is read like a preload. It may evict what is worth
  * less.
  *
+ * Surplus. A peer that has pulled a path goes on with it: the next turn of the conversation begins
+ * where its copy ends, so the copy here is the one that memory can do without. The nodes that were
+ * pulled are evicted before all others, until a request uses them here. Without this a pool of
+ * small memories holds mostly copies.
+ *
  * Price. What other instances have, too, costs a pull instead of a computation when it is lost here.
  * The policy gets that smaller price, so copies that others can replace are evicted first. */
 #include <math.h>
@@ -117,7 +122,7 @@ static struct loan *begin_loan(struct store *st, const struct pool_ask *ask)
         l++;
     if (l == r->loans + POOL_LEASES_MAX)
         return NULL;
-    *l = (struct loan){.is_used = true, .lease = ask->lease};
+    *l = (struct loan){.is_used = true, .lease = ask->lease, .n_there = ask->n_there};
     r->n_loans++;
     if (st->now_ns >= r->no_loan_until_ns)
         m = store_match(st, ask->keys, ask->n);
@@ -164,8 +169,25 @@ static struct loan *loan_of(struct store_remote *r, uint32_t lease)
     return NULL;
 }
 
-static void end_loan(struct store *st, struct loan *l)
+/* Evict first what the peer has now, too. */
+static void demote_pulled(struct store *st, const struct loan *l)
 {
+    struct ktree_node look;
+
+    for (uint32_t x = l->node; x != KTREE_ROOT; x = look.parent) {
+        look = ktree_look(st->tree, x);
+        if (look.n_before < l->n_there)
+            return;
+        if (look.n_before + look.n_blocks <= l->n_blocks && !st->info[x].is_orphan &&
+            st->info[x].n_lent == 1)
+            (void)replace_demote(st->policy, st->info[x].entry);
+    }
+}
+
+static void end_loan(struct store *st, struct loan *l, bool was_pulled)
+{
+    if (was_pulled)
+        demote_pulled(st, l);
     return_path(st, l->node);
     l->is_used = false;
     st->remote->n_loans--;
@@ -189,7 +211,7 @@ static bool answer(struct store *st, const struct pool_ask *ask)
         n = 0;
     pool_lend(r->pool, ask->lease, r->blocks, n);
     if (n <= ask->n_there)
-        end_loan(st, l);
+        end_loan(st, l, false);
     return true;
 }
 
@@ -199,10 +221,11 @@ void poll_loans(struct store *st)
     struct pool_ask ask;
     struct loan *l;
     uint32_t lease;
+    bool was_pulled;
 
-    while (pool_next_return(r->pool, &lease))
+    while (pool_next_return(r->pool, &lease, &was_pulled))
         if ((l = loan_of(r, lease)))
-            end_loan(st, l);
+            end_loan(st, l, was_pulled);
     while (pool_next_ask(r->pool, &ask))
         if (!answer(st, &ask))
             break;

@@ -280,10 +280,8 @@ static void enter_piece(struct store *st, const struct slow_tier *w, struct unit
     for (uint32_t k = 0; k < n; k++) /* end_move() gives back the buffers of a move */
         u->buffers[u->at + k] = NULL;
     ktree_place(st->tree, node, which, u->to);
-    if (w->which == CACHE_REMOTE) {
+    if (w->which == CACHE_REMOTE)
         (void)leave_remote(st, node);
-        set_replica(st, node, true);
-    }
     replace_insert(st->policy, which, info->entry);
     if (is_moving_in) {
         node_pin(st, node);

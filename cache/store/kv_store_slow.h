@@ -128,6 +128,7 @@ struct loan {
     uint32_t lease;
     uint32_t node;     /* the last one of the path, or KTREE_ROOT */
     uint32_t n_blocks; /* of the path */
+    uint32_t n_there;  /* of these, blocks that the peer had */
 };
 
 /* A path to be offered to other instances. */

@@ -49,6 +49,7 @@ struct fake_lease {
     bool is_used, is_asked, is_returned;
     bool is_dead; /* the asker forgot its ticket before the answer */
     uint32_t asker, ticket, n, n_local;
+    uint32_t n_lent, n_read;
     struct kv_key keys[POOL_PATH_MAX / 8];
 };
 
@@ -246,6 +247,7 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
 
     assert_true(l->is_used && l->is_asked);
     l->is_asked = false;
+    l->n_lent = n > l->n_local ? n - l->n_local : 0;
     if (l->is_dead) {
         l->is_returned = n > l->n_local;
         l->is_used = l->is_returned;
@@ -271,12 +273,13 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
                                        fake_now + (asker->lease_ns ? asker->lease_ns : 1000000000)};
 }
 
-bool pool_next_return(struct pool *p, uint32_t *lease)
+bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled)
 {
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++)
         if (p->leases[i].is_used && p->leases[i].is_returned) {
             p->leases[i].is_used = false;
             *lease = i;
+            *was_pulled = p->leases[i].n_read == p->leases[i].n_lent;
             return true;
         }
     return false;
@@ -428,7 +431,11 @@ static void fake_finish_read(struct pool *p, struct fake_read *r)
         else
             memset(r->to[i], 0xdb, p->config.block_bytes); /* half of it arrived */
     }
-    p->n_read_blocks += r->status == OK ? r->n : 0;
+    if (r->status != OK)
+        return;
+    p->n_read_blocks += r->n;
+    if (t->lease != UINT32_MAX)
+        fakes[t->peer].leases[t->lease].n_read += r->n;
 }
 
 /* An offer that nobody can have is over; its ticket was never the heir's engine's. */

@@ -34,7 +34,7 @@ struct side {
     uint32_t n_held; /* blocks of the path, from the first on */
     uint8_t *memory; /* [N_PATH * BLOCK_BYTES] */
     bool is_deaf;    /* answers no ask */
-    uint32_t n_asks, n_lent, n_returned, n_news, n_offers;
+    uint32_t n_asks, n_lent, n_returned, n_pulled, n_news, n_offers;
     struct pool_news news;
     struct pool_offer offer;
     uint32_t n_done;
@@ -165,13 +165,14 @@ static inline void side_turn(struct side *s)
     uint64_t tag;
     enum status status;
     uint32_t lease;
+    bool was_pulled;
 
     if (cache_events_is_marked(s->events) && cache_events_begin_all(s->events))
         for (uint32_t i = 0; i < s->n_held; i++)
             side_send(s, CACHE_STORED, i);
     side_answer(s);
-    while (pool_next_return(s->pool, &lease))
-        s->n_returned++;
+    while (pool_next_return(s->pool, &lease, &was_pulled))
+        s->n_returned++, s->n_pulled += was_pulled;
     while (pool_next_read(s->pool, &tag, &status)) {
         assert_true(tag < N_TAGS && !s->is_done[tag]);
         s->is_done[tag] = true;

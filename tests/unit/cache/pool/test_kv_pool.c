@@ -370,6 +370,33 @@ static void loans_are_bounded(void **state)
 
 /* --- price, leaving --- */
 
+/* The pool says whether other instances have the first segment of this prompt, too. */
+static void news_of(struct cache *c, const char *text, bool is_replica)
+{
+    struct pool_news *news = &fake_of(c)->news[fake_of(c)->n_news++];
+    struct prompt q;
+
+    prompt_of(&q, text);
+    *news = (struct pool_news){.is_replica = is_replica};
+    memcpy(news->segment.bytes, q.keys[0].bytes, DIRECTORY_SEGMENT_BYTES);
+    pass_ms(1);
+}
+
+static void what_a_peer_has_pulled_is_evicted_first(void **state)
+{
+    struct cache *a = join(16, 0), *b = join(64, 0);
+
+    (void)state;
+    ask(a, "EFGH");
+    ask(a, "ABCD");
+    assert_int_equal(ask(b, "ABCD"), 4 * B);
+    pass_ms(5); /* the lease is given back */
+    ask(a, "JKLMNOPQ");
+    assert_int_equal(match(a, "ABCD"), 0);
+    assert_int_equal(match(a, "EFGH"), 4 * B);
+    assert_int_equal(match(b, "ABCD"), 4 * B);
+}
+
 static void copies_that_others_have_are_evicted_first(void **state)
 {
     static const double cost = 1e-2;
@@ -384,7 +411,8 @@ static void copies_that_others_have_are_evicted_first(void **state)
     fake_of(b)->bytes_per_s = 1e8;
     ask(a, "ABCD");
     ask(b, "EFGH");
-    ask(b, "ABCD"); /* a replica, used later than EFGH */
+    ask(b, "ABCD"); /* used later than EFGH */
+    news_of(b, "ABCD", true);
     ask(b, "JKLMNOPQ");
     assert_int_equal(match(b, "ABCD"), 0);
     assert_int_equal(match(b, "EFGH"), 4 * B);
@@ -395,7 +423,6 @@ static void the_last_copy_regains_its_price(void **state)
     static const double cost = 1e-2;
     struct cache_config config = pool_config_of(16, 0, false);
     struct cache *a = join(64, 0), *b;
-    struct prompt q;
 
     (void)state;
     config.policy = "contest";
@@ -406,11 +433,8 @@ static void the_last_copy_regains_its_price(void **state)
     ask(a, "ABCD");
     ask(b, "EFGH");
     ask(b, "ABCD");
-    prompt_of(&q, "ABCD");
-    struct pool_news *news = &fake_of(b)->news[fake_of(b)->n_news++];
-    *news = (struct pool_news){.is_replica = false};
-    memcpy(news->segment.bytes, q.keys[0].bytes, DIRECTORY_SEGMENT_BYTES);
-    pass_ms(1);
+    news_of(b, "ABCD", true);
+    news_of(b, "ABCD", false);
     ask(b, "JKLMNOPQ");
     assert_int_equal(match(b, "ABCD"), 4 * B);
     assert_int_equal(match(b, "EFGH"), 0);
@@ -472,6 +496,7 @@ int main(void)
         cmocka_unit_test_teardown(lent_blocks_stay_while_the_lender_evicts, leave_world),
         cmocka_unit_test_teardown(a_lent_block_can_be_used_by_the_lender, leave_world),
         cmocka_unit_test_teardown(loans_are_bounded, leave_world),
+        cmocka_unit_test_teardown(what_a_peer_has_pulled_is_evicted_first, leave_world),
         cmocka_unit_test_teardown(copies_that_others_have_are_evicted_first, leave_world),
         cmocka_unit_test_teardown(the_last_copy_regains_its_price, leave_world),
         cmocka_unit_test_teardown(an_instance_that_leaves_hands_over_what_it_alone_has,

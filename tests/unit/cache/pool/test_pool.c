@@ -80,7 +80,7 @@ static void what_another_instance_holds_is_pulled_with_equal_bytes(void **state)
     pull(b, 4, N_PATH);
     WAIT_FOR(a->n_returned == 1);
     pull(b, 0, N_PATH); /* over the same connection */
-    WAIT_FOR(a->n_returned == 2 && a->n_lent == 2);
+    WAIT_FOR(a->n_returned == 2 && a->n_lent == 2 && a->n_pulled == 2);
     WAIT_FOR(stats_of(b).n_pulled_blocks == 2 * N_PATH - 4 && stats_of(a).n_lent == 0);
     struct pool_stats stats = stats_of(b);
     assert_int_equal(stats.n_pulled_bytes, (2 * N_PATH - 4) * BLOCK_BYTES);
