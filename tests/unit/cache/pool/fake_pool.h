@@ -353,7 +353,6 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
             continue;
         *out =
             (struct pool_offer){.keys = o->keys, .meta = o->meta, .n = o->n, .ticket = o->ticket};
-        p->tickets[o->ticket].peer = o->from;
         o->is_used = false;
         return true;
     }
