@@ -404,6 +404,7 @@ static void fake_ask_next(struct pool *p, uint32_t ticket)
             continue;
         l->is_used = l->is_asked = true;
         l->is_returned = l->is_dead = false;
+        l->n_lent = l->n_read = 0;
         l->asker = fake_number(p);
         l->ticket = ticket;
         l->n = t->n;
