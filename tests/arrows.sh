@@ -105,8 +105,9 @@ list_includes() {
 # Print one line per violation; exit status 1 if there is any.
 check_tree() {
     local root=$1
-    (list_includes "$root") | awk -v system_headers="$SYSTEM_HEADERS" \
-        -v arrows="$(arrows_table)" -v libraries="$(libraries_table)" '
+    # By the environment: awk would take the backslashes of -v for its own.
+    (list_includes "$root") | SYSTEM_HEADERS=$SYSTEM_HEADERS ARROWS=$(arrows_table) \
+        LIBRARIES=$(libraries_table) awk '
         function bad(why) { print $1 ": " $2 ": " why; n_bad++ }
         function home_of(header,   i) {
             for (i = 1; i <= n_lib; i++)
@@ -139,12 +140,13 @@ check_tree() {
                 bad("only " home " may include this library")
         }
         BEGIN {
-            n = split(arrows, rows, "\n")
+            system_headers = ENVIRON["SYSTEM_HEADERS"]
+            n = split(ENVIRON["ARROWS"], rows, "\n")
             for (i = 1; i <= n; i++) {
                 split(rows[i], f, " ")
                 arrow_from[++n_arrow] = f[1]; arrow_to[n_arrow] = f[2]
             }
-            n = split(libraries, rows, "\n")
+            n = split(ENVIRON["LIBRARIES"], rows, "\n")
             for (i = 1; i <= n; i++) {
                 split(rows[i], f, " ")
                 lib_header[++n_lib] = f[1]; lib_home[n_lib] = f[2]
