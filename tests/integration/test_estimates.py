@@ -50,7 +50,9 @@ def a_prompt_without_an_answer_is_predicted() -> None:
 
 
 def a_longer_request_is_predicted_later() -> None:
-    with tarn_server(MODEL) as s:
+    # A directory of its own: lengths of answers that other runs learned would predict both alike.
+    with tempfile.TemporaryDirectory() as folder, \
+            tarn_server(MODEL, "--cache-dir", folder) as s:
         ask = "/v1/estimate?prompt_tokens={}&cached_tokens={}&max_tokens={}"
         short, cached, long, talks = (
             s.request("GET", ask.format(*x))[2]
@@ -78,9 +80,14 @@ def a_full_queue_answers_with_the_prediction() -> None:
     """One request runs, one waits, and the third is refused."""
     with tarn_server(MODEL, "--max-num-seqs", "1", "--max-num-queued-reqs", "1",
                      "--scheduling-policy", "fcfs") as s:
-        sockets = [s.open_raw(TEXT, body(400, stream=True)) for _ in range(2)]
-        wait_until(lambda: (m := s.metrics())["vllm:num_requests_running"]
-                   + m["vllm:num_requests_waiting"] == 2)
+        sockets = []
+
+        def is_full() -> bool:  # requests that ended before anyone looked are asked again
+            m = s.metrics()
+            n = int(m["vllm:num_requests_running"] + m["vllm:num_requests_waiting"])
+            sockets.extend(s.open_raw(TEXT, body(400, stream=True)) for _ in range(2 - n))
+            return n == 2
+        wait_until(is_full)
         ahead = s.request("GET", "/v1/estimate?prompt_tokens=10")[2]["queue"]
         status, headers, answer = s.request("POST", TEXT, body(1))
         refused = status == 429

@@ -184,7 +184,8 @@ def what_a_lying_peer_sends_is_computed_instead() -> None:
             return data
         proxy.alter = flip
         assert remote(check(b, 1)) < N_FOUND
-        assert b.metrics()['tarn:pool_reads_failed_total{why="corrupt"}'] > 0
+        corrupt = 'tarn:pool_reads_failed_total{why="corrupt"}'
+        wait_until(lambda: b.metrics()[corrupt] > 0, b.metrics)
         proxy.alter = lambda way, at, data: data
         works_again(pool, a, b, 10)
 
