@@ -167,8 +167,8 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id);
  * known ids but one: the last is always computed, because its logits are needed. The match is not
  * pinned and may be evicted at any time. */
 uint32_t cache_match(const struct cache_seq *s);
-/* The same, plus the nodes behind it that lie in slow tiers only, without a tail: what the match can
- * become after cache_seq_load(). */
+/* The same, plus the nodes behind it that lie in slow tiers only, without a tail: what the match
+ * can become after cache_seq_load(). */
 uint32_t cache_match_disk(const struct cache_seq *s);
 /* Pin what cache_match() would find, and fetch what lies on the host only. Call it only on a
  * sequence that holds no tokens, when cache_seq_need() blocks are available. Returns the number of
@@ -189,9 +189,9 @@ bool cache_seq_prefetch(struct cache_seq *s);
 /* Begin to read the nodes of a waiting sequence that lie in slow tiers only. With a pool, look up
  * what no tier here has, once. Call it in every step, for the waiting sequences in the order of
  * service, until cache_seq_is_loading() is false: everything is in memory, a lookup or read failed
- * or took longer than its deadline, or reading would take longer than computing. is_first: no sequence before this one is loading. The first sequence may evict any
- * unused node; the others stay within prefetch_share. False: no more can be read now, do not ask
- * for later sequences. */
+ * or took longer than its deadline, or reading would take longer than computing. is_first: no
+ * sequence before this one is loading. The first sequence may evict any unused node; the others
+ * stay within prefetch_share. False: no more can be read now, do not ask for later sequences. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
 /* Whether the sequence should wait for reads. With a slow tier this is true from opening until
  * cache_seq_load() finds nothing to wait for. */

@@ -1,5 +1,5 @@
-/* cache_seq_wait.c - a sequence before it runs: what it expects, what is fetched and read for it, and
- * what it asks the pool for; and what it keeps for later. */
+/* cache_seq_wait.c - a sequence before it runs: what it expects, what is fetched and read for it,
+ * and what it asks the pool for; and what it keeps for later. */
 #include <math.h>
 
 #include "base/check.h"

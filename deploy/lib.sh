@@ -107,11 +107,12 @@ apt_install() {
 }
 
 # install_without_services PACKAGE...: apt_install, without the services that the packages bring.
-# $POLICY (policy-rc.d of Debian) keeps them from starting now, `systemctl disable` from starting with the
-# machine: the tests and deploy/pool start programs of their own. A policy that is there already
-# stays as it is.
+# $POLICY (policy-rc.d of Debian) keeps them from starting now, `systemctl disable` from starting
+# with the machine: the tests and deploy/pool start programs of their own. A policy that is there
+# already stays as it is.
 install_without_services() (
-    mapfile -t services < <(printf '%s\n' "$@" | grep -Fx "$(printf '%s\n' "${SERVICE_PACKAGES[@]}")")
+    mapfile -t services < <(printf '%s\n' "$@" |
+        grep -Fx "$(printf '%s\n' "${SERVICE_PACKAGES[@]}")")
     if ((${#services[@]} > 0)) && [[ ! -e $POLICY ]]; then
         trap 'as_root rm -f "$POLICY"' EXIT
         printf '#!/bin/sh\nexit 101\n' | as_root tee "$POLICY" >/dev/null

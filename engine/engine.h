@@ -2,8 +2,9 @@
  *
  * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
  * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats,
- *         engine_leave_pool, engine_pool_instances and the const getters: any thread. Everything inside the step: the engine thread alone.
- * Errors  engine_open(): words that name the file and what is wrong with it.
+ *         engine_leave_pool, engine_pool_instances and the const getters: any thread. Everything
+ * inside the step: the engine thread alone. Errors  engine_open(): words that name the file and
+ * what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
  *         KV pool. engine_cache_view(), engine_cache_spans(), engine_cache_erase(),

@@ -60,7 +60,8 @@ bool directory_resolve_numeric(struct resolved *out, const char *host);
 /* Begin to resolve a name in a thread that writes 1 to eventfd `fd` at its end. NULL: no memory or
  * no thread. */
 struct resolver *directory_resolve_begin(const char *host, int fd);
-/* True: it is done, *out is filled in (n = 0: the name has no address), and the resolver is freed. */
+/* True: it is done, *out is filled in (n = 0: the name has no address), and the resolver is freed.
+ * */
 bool directory_resolve_take(struct resolver *r, struct resolved *out);
 /* The result is not wanted any more. The thread ends by itself, since getaddrinfo() cannot be
  * interrupted. NULL is fine. */
@@ -144,7 +145,8 @@ struct look {
     struct directory_count *counts; /* [n] of a count, else NULL */
 };
 
-/* An id that a segment has and the list of instances has not, while Redis is asked for its record. */
+/* An id that a segment has and the list of instances has not, while Redis is asked for its record.
+ * */
 struct suspect {
     uint64_t id; /* 0: free */
     uint8_t key[DIRECTORY_SEGMENT_BYTES];

@@ -133,8 +133,8 @@ static uint64_t rank(uint64_t id, const uint8_t key[DIRECTORY_SEGMENT_BYTES])
     return v;
 }
 
-/* Of more holders than are drawn, this instance compares itself with those drawn: then more than one
- * instance may be first, never none. */
+/* Of more holders than are drawn, this instance compares itself with those drawn: then more than
+ * one instance may be first, never none. */
 static void read_count(struct directory *d, struct look *l, uint32_t index,
                        const struct redis_view *list)
 {

@@ -10,7 +10,8 @@
  * Each side sends its PROOF only after the other's HELLO, and never the proof of the other role, so
  * that a stranger cannot have one instance answer for another one. A wrong proof, another
  * fingerprint or another version ends the connection; the words say which. The nonces make every
- * proof different. Nothing is encrypted: the network between instances must be private, or a tunnel.
+ * proof different. Nothing is encrypted: the network between instances must be private, or a
+ * tunnel.
  *
  * Owns    nothing; a state per connection, embedded by its owner.
  * Thread  any; the pool thread.

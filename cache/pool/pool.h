@@ -124,14 +124,15 @@ struct pool_block {
  * the path's block n_there. They are copied. n <= n_there: nothing is lent, and nothing will come
  * back. Otherwise pool_next_return() names the lease once, also when the asker has gone. */
 void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n);
-/* A lease that is over: its blocks are read no more. was_pulled: the peer has read all of them, so it
- * has the whole path now. False: none. */
+/* A lease that is over: its blocks are read no more. was_pulled: the peer has read all of them, so
+ * it has the whole path now. False: none. */
 bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled);
 
 /* --- what other instances hold --- */
 
 /* News about a segment that lies here: whether this instance's copy is one that others can replace.
- * False: none. After a pull the lender's copy is the one that can be replaced: pool_next_return(). */
+ * False: none. After a pull the lender's copy is the one that can be replaced: pool_next_return().
+ * */
 struct pool_news {
     struct kv_key segment; /* its first DIRECTORY_SEGMENT_BYTES bytes; the rest is 0 */
     bool is_replica;

@@ -11,8 +11,9 @@
  * messages of ucx lies the protocol of UCX, which trusts its network. The transport knows nothing
  * about what messages mean, and does not authenticate: handshake.h does.
  *
- * Nothing here waits. Work happens in transport_progress(), results are events. Bounds: connections,
- * messages queued for a connection (then ERR_BUSY: back-pressure), bytes of heads. The caller's loop:
+ * Nothing here waits. Work happens in transport_progress(), results are events. Bounds:
+ * connections, messages queued for a connection (then ERR_BUSY: back-pressure), bytes of heads. The
+ * caller's loop:
  *
  *   may_wait = transport_progress(t, now);
  *   while (transport_next(t, &event)) { ...send, receive, disconnect...; may_wait = false; }
@@ -65,8 +66,8 @@ const char *transport_address(const struct transport *t);
 /* Memory from which payload will be sent often: registered once where that helps. Optional. */
 void transport_register(struct transport *t, const void *base, uint64_t n_bytes);
 
-/* A file descriptor that is readable when transport_progress() has something to do. It may be waited
- * on only right after transport_progress() returned true, with no other call in between. */
+/* A file descriptor that is readable when transport_progress() has something to do. It may be
+ * waited on only right after transport_progress() returned true, with no other call in between. */
 int transport_fd(const struct transport *t);
 /* Do what can be done now. Returns whether the descriptor may be waited on: false means that events
  * wait for transport_next(), or that the next call should come at once. */
@@ -79,15 +80,16 @@ NODISCARD enum status transport_connect(struct transport *t, const char *address
 /* Close at once. No further event of this connection follows; payload of it is free. */
 void transport_disconnect(struct transport *t, uint32_t conn);
 
-/* Queue a message of at most payload_max bytes of payload. head [n_head] is copied; payload [n_payload] pieces are not. tag: of the
- * TRANSPORT_SENT event; 0: no event is wanted (only without payload). ERR_BUSY: too much is queued,
- * or too many TRANSPORT_SENT events wait; ERR_UNAVAILABLE: not connected. */
+/* Queue a message of at most payload_max bytes of payload. head [n_head] is copied; payload
+ * [n_payload] pieces are not. tag: of the TRANSPORT_SENT event; 0: no event is wanted (only without
+ * payload). ERR_BUSY: too much is queued, or too many TRANSPORT_SENT events wait; ERR_UNAVAILABLE:
+ * not connected. */
 NODISCARD enum status transport_send(struct transport *t, uint32_t conn, const void *head,
                                      uint32_t n_head, const struct iovec *payload,
                                      uint32_t n_payload, uint64_t tag);
 /* Say where the payload of the message that was just reported goes: pieces whose lengths sum up to
- * its n_payload. TRANSPORT_RECEIVED with this tag follows. NULL: the payload is thrown away, without
- * an event. To be called before the next transport_next() or transport_progress(). */
+ * its n_payload. TRANSPORT_RECEIVED with this tag follows. NULL: the payload is thrown away,
+ * without an event. To be called before the next transport_next() or transport_progress(). */
 void transport_receive(struct transport *t, uint32_t conn, const struct iovec *to, uint32_t n_to,
                        uint64_t tag);
 

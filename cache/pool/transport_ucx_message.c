@@ -6,8 +6,9 @@
  *   8       4      n_head
  *   12      n_head the head, if it fits into a header of UCX
  *
- * and its data is the payload. A head that does not fit goes ahead in an active message AM_HEAD with
- * the same number. UCX may use several lanes, so what arrives is put in order by these numbers.
+ * and its data is the payload. A head that does not fit goes ahead in an active message AM_HEAD
+ * with the same number. UCX may use several lanes, so what arrives is put in order by these
+ * numbers.
  */
 #include <endian.h>
 #include <errno.h>

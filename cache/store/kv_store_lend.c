@@ -1,26 +1,26 @@
 /* kv_store_lend.c - what other instances get from this one: loans, offers when this instance leaves
  * the pool; what it gets by their offers; and the price of KV that others have, too.
  *
- * Loans. A peer asks for a path; the part of it that lies in memory is pinned and lent until the pool
- * gives the lease back. Every node of the path is pinned in the tier from which it is lent, so no
- * block of it moves or is evicted, and all accounting sees it as in use. On a separate device memory
- * the pool lends from the host: nodes that lie on the device only are copied there first, and without
- * a host tier nothing is lent. Loans pin at most LENT_SHARE of a tier, and none begin for a while
- * after a request did not fit because of them.
+ * Loans. A peer asks for a path; the part of it that lies in memory is pinned and lent until the
+ * pool gives the lease back. Every node of the path is pinned in the tier from which it is lent, so
+ * no block of it moves or is evicted, and all accounting sees it as in use. On a separate device
+ * memory the pool lends from the host: nodes that lie on the device only are copied there first,
+ * and without a host tier nothing is lent. Loans pin at most LENT_SHARE of a tier, and none begin
+ * for a while after a request did not fit because of them.
  *
  * Leaving. Paths that only this instance has are offered to others, those used most first; whatever
  * enters the tree meanwhile is offered in a further round.
  *
- * Adoption. A path that a leaving instance offers is read like a preload. It may evict what is worth
- * less.
+ * Adoption. A path that a leaving instance offers is read like a preload. It may evict what is
+ * worth less.
  *
  * Surplus. A peer that has pulled a path goes on with it: the next turn of the conversation begins
  * where its copy ends, so the copy here is the one that memory can do without. The nodes that were
  * pulled are evicted before all others, until a request uses them here. Without this a pool of
  * small memories holds mostly copies.
  *
- * Price. What other instances have, too, costs a pull instead of a computation when it is lost here.
- * The policy gets that smaller price, so copies that others can replace are evicted first. */
+ * Price. What other instances have, too, costs a pull instead of a computation when it is lost
+ * here. The policy gets that smaller price, so copies that others can replace are evicted first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -202,8 +202,8 @@ static bool make_host_load_room(struct store *st, const struct unit *u, uint32_t
     return done;
 }
 
-/* The node that begins with block i of the unit, if it still lies in slow tiers only. Returns its number
- * of blocks; 0: there is none. */
+/* The node that begins with block i of the unit, if it still lies in slow tiers only. Returns its
+ * number of blocks; 0: there is none. */
 static uint32_t node_to_place(const struct store *st, const struct unit *u, uint32_t i,
                               uint32_t *node)
 {

@@ -315,8 +315,8 @@ static bool lies_in_remote(const struct store *st, uint32_t node)
     return lies_in(&look, CACHE_REMOTE);
 }
 
-/* The tree has *n blocks of the run from i on, in a node that does not lie on the device. The private
- * blocks become its copies on the device; they are equal by promise P1. */
+/* The tree has *n blocks of the run from i on, in a node that does not lie on the device. The
+ * private blocks become its copies on the device; they are equal by promise P1. */
 static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
                            const struct store_run *run, uint32_t i, const struct store_use *use,
                            uint32_t *n)

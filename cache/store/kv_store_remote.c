@@ -14,9 +14,9 @@
 #include "cache/pool/pool.h"
 #include "cache/store/kv_store_slow.h"
 
-/* Weight of a new value in the moving mean of the time of lookups that found something, and the mean
- * before the first one: a round trip to the directory and one to a peer, in one network. Lookups that
- * ran into their deadline do not count: they would end all further ones. */
+/* Weight of a new value in the moving mean of the time of lookups that found something, and the
+ * mean before the first one: a round trip to the directory and one to a peer, in one network.
+ * Lookups that ran into their deadline do not count: they would end all further ones. */
 #define MEAN_SHARE 0.2
 #define LOOKUP_S_FIRST 1e-3
 /* Destroying the store waits for reads that long beyond their deadline. */
@@ -152,7 +152,8 @@ static void enter_found(struct store *st, struct lookup *l, uint32_t n)
     struct ktree_match m = ktree_match(st->tree, l->keys, n);
     uint32_t node = m.node, k;
 
-    /* Blocks that were here when the pool was asked are not lent, and may have been evicted since. */
+    /* Blocks that were here when the pool was asked are not lent, and may have been evicted since.
+     * */
     if (m.n_blocks == n || m.n_blocks < l->n_local)
         return;
     if (node != KTREE_ROOT && (st->info[node].is_orphan || st->info[node].tail_of != KTREE_NONE ||

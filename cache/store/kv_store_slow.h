@@ -1,6 +1,6 @@
-/* kv_store_slow.h - what the store decides about the slow tiers, the disk and the other instances of
- * the pool: what is written, what is read, in which order. Included by cache/store/ only. The bytes
- * are moved by the tiers (tier.h).
+/* kv_store_slow.h - what the store decides about the slow tiers, the disk and the other instances
+ * of the pool: what is written, what is read, in which order. Included by cache/store/ only. The
+ * bytes are moved by the tiers (tier.h).
  *
  * A node that lies in slow tiers only must be read into memory before a sequence can use it: to the
  * host where there is a host tier, else to the device.
@@ -9,15 +9,15 @@
  * which the policy's order of the tier guarantees.
  *
  * Remote. A node lies in CACHE_REMOTE only while no tier of this instance has it: the node leaves
- * CACHE_REMOTE as soon as it is read, or computed here. So all nodes below a remote node are remote,
- * too. Remote nodes come from lookups (kv_store_remote.c) and are short-lived: they are not in the
- * policy's orders, and they never keep a node in memory from eviction. When a node leaves its last
- * tier here, the remote nodes below it leave first.
+ * CACHE_REMOTE as soon as it is read, or computed here. So all nodes below a remote node are
+ * remote, too. Remote nodes come from lookups (kv_store_remote.c) and are short-lived: they are not
+ * in the policy's orders, and they never keep a node in memory from eviction. When a node leaves
+ * its last tier here, the remote nodes below it leave first.
  *
  * An offer is a node that the store wants to write to disk: it was used often enough, and its token
- * ids are known. A unit is one write or read under way. Units name blocks by key, not by node: while a unit
- * is under way its nodes may be split, evicted or computed again. What a unit brings is placed only
- * where the tree still lacks it.
+ * ids are known. A unit is one write or read under way. Units name blocks by key, not by node:
+ * while a unit is under way its nodes may be split, evicted or computed again. What a unit brings
+ * is placed only where the tree still lacks it.
  *
  * Owns    offers, units, lookups.
  * Thread  engine thread only.
@@ -214,8 +214,8 @@ void load_read_done(struct store *st, struct slow_tier *w, struct unit *u, enum 
 void load_poll(struct store *st, struct slow_tier *w);
 /* Preload from disk. */
 void load_preload(struct store *st);
-/* Begin to read a node that lies in slow tiers only, for the waiting request `owner`; NULL: for none.
- * ERR_BUSY: no unit or staging buffer is free now. */
+/* Begin to read a node that lies in slow tiers only, for the waiting request `owner`; NULL: for
+ * none. ERR_BUSY: no unit or staging buffer is free now. */
 enum status begin_read(struct store *st, uint32_t node, const void *owner, double due_s,
                        bool is_adopted);
 

@@ -1,5 +1,5 @@
-/* tier_remote.c - blocks that other instances of the pool lend: handles, and the staging memory into
- * which they are read. */
+/* tier_remote.c - blocks that other instances of the pool lend: handles, and the staging memory
+ * into which they are read. */
 #include <stdlib.h>
 #include <string.h>
 

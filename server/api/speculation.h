@@ -25,8 +25,8 @@ struct prompt;
 struct server;
 struct speculation;
 
-/* For one call of this account; scope, salt: of the call's KV, copied. ERR_NOMEM. NULL is fine for all
- * functions below: nothing is speculated. */
+/* For one call of this account; scope, salt: of the call's KV, copied. ERR_NOMEM. NULL is fine for
+ * all functions below: nothing is speculated. */
 NODISCARD enum status speculation_create(struct speculation **out, const struct server *srv,
                                          struct account *account, const struct kv_scope *scope,
                                          uint64_t salt);

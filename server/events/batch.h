@@ -3,8 +3,10 @@
  * The payload is the array [seconds, [events], rank]. Each event is a map; its first key is "type":
  *
  *   BlockStored       block_hashes, parent_block_hash (nil: none), token_ids, block_size, lora_id
- *                     (nil), medium, lora_name (nil), extra_keys (a list or nil per block; the words
- *                     of its salt, or 16 hex digits), group_idx (0), kv_cache_spec_kind ("full_attention")
+ *                     (nil), medium, lora_name (nil), extra_keys (a list or nil per block; the
+ * words
+ *                     of its salt, or 16 hex digits), group_idx (0), kv_cache_spec_kind
+ * ("full_attention")
  *   BlockRemoved      block_hashes, medium, group_idx (0)
  *   AllBlocksCleared  nothing more
  *

@@ -2,7 +2,8 @@
  * handshake.
  *
  * Bit 0 of the first byte of an input chooses.
- * 0: the rest goes through a socket to a transport of the kind tcp, in steps of 1 + (first byte / 2)
+ * 0: the rest goes through a socket to a transport of the kind tcp, in steps of 1 + (first byte /
+ * 2)
  *    bytes. A parser written a second time from docs/design/pool.md says which messages must be
  *    reported; payload goes to memory of exactly its length, or is thrown away if the head's first
  *    byte is odd.

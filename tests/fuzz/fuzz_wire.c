@@ -1,5 +1,5 @@
-/* fuzz_wire.c - any bytes as a message between two pools (cache/pool/wire.h). What is accepted lies in
- * its bounds and is exactly what the encoder writes. The second part of the input is the meta of
+/* fuzz_wire.c - any bytes as a message between two pools (cache/pool/wire.h). What is accepted lies
+ * in its bounds and is exactly what the encoder writes. The second part of the input is the meta of
  * blocks. */
 #include "base/check.h"
 #include "cache/pool/wire.h"

@@ -1,9 +1,9 @@
 /* fake_pool.h - pool.h between caches of one process, without threads and without a network.
  *
- * Every cache that is opened with a pool gets one of FAKE_N_POOLS fakes. A lookup asks the others one
- * after the other. fake_step() does what is due: it passes asks on, copies what reads asked for, and
- * ends leases. Faults are set per fake. Blocks that are lent must keep their bytes until their lease
- * has ended: the fake checks this.
+ * Every cache that is opened with a pool gets one of FAKE_N_POOLS fakes. A lookup asks the others
+ * one after the other. fake_step() does what is due: it passes asks on, copies what reads asked
+ * for, and ends leases. Faults are set per fake. Blocks that are lent must keep their bytes until
+ * their lease has ended: the fake checks this.
  *
  * Include it once, behind tests/unit/test.h. Owns the fakes. One thread. A failure ends the test.
  * Units: nanoseconds, blocks. */

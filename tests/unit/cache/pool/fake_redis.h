@@ -1,4 +1,5 @@
-/* fake_redis.h - a server that reads commands of the protocol of Redis and answers what a test says.
+/* fake_redis.h - a server that reads commands of the protocol of Redis and answers what a test
+ * says.
  *
  * It runs inside the test, in one thread with its client: fake_redis_step() after each step of the
  * client. It listens on a Unix socket in a directory of the test.

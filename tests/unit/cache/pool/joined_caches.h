@@ -1,5 +1,5 @@
-/* joined_caches.h - caches that are joined by fake_pool.h, and prompts of cache_prompt.h that run in
- * them. The KV of a block is made from its key, so that wrong bytes are seen.
+/* joined_caches.h - caches that are joined by fake_pool.h, and prompts of cache_prompt.h that run
+ * in them. The KV of a block is made from its key, so that wrong bytes are seen.
  *
  * Include it once, behind tests/unit/test.h. Owns nothing. One thread. A failure ends the test.
  * Units: tokens, blocks. */

@@ -1,4 +1,5 @@
-/* test_batch.c - the bytes of a batch equal those that Python's msgpack makes of the same values. */
+/* test_batch.c - the bytes of a batch equal those that Python's msgpack makes of the same values.
+ * */
 #include <stdio.h>
 #include <string.h>
 
