@@ -135,8 +135,8 @@ struct look {
     uint64_t tag;
     uint8_t (*keys)[DIRECTORY_SEGMENT_BYTES]; /* [n] */
     uint32_t n, n_waiting;
-    /* Of a lookup. Its first step asks for every stride-th segment, counted from the last one; its
-     * second step for those between the deepest hit and the next one that was asked for. */
+    /* A lookup has two steps. The first one asks for every stride-th segment, counted from the last
+     * one; the second one for those between the deepest hit and the next segment asked for. */
     uint32_t stride;
     bool is_second_step;
     int32_t best; /* the deepest segment with a living holder so far; -1: none */

@@ -32,7 +32,7 @@ struct redis_link {
     uint64_t n_sent, n_begun, n_answers;
 };
 
-/* What waits for its callback. */
+/* A command whose reply has not come yet. */
 struct command {
     redis_link_reply *reply;
     uint32_t what;

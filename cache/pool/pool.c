@@ -103,7 +103,7 @@ static void take_directory(struct pool *p)
                           memory_order_relaxed);
 }
 
-/* What is left to do after all events: deadlines, and what waits for room. */
+/* After the events of a turn: send what had no room before, and end what is past its deadline. */
 static void work(struct pool *p)
 {
     pool_read_pump(p);

@@ -165,7 +165,7 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out);
 
 /* --- watching --- */
 
-/* What the engine says about this instance, for the directory: at most once per 100 ms. */
+/* The load of this instance, for the directory. The engine sets it at most once per 100 ms. */
 struct pool_load {
     uint32_t n_blocks, n_free_blocks, n_waiting, n_running;
 };

@@ -48,7 +48,8 @@ uint32_t inventory_roll(struct inventory *v, struct directory_segment *out, uint
  * Returns whether that is new, or known for the first time. */
 bool inventory_set_replica(struct inventory *v, const uint8_t key[DIRECTORY_SEGMENT_BYTES],
                            bool is_replica);
-/* What was set is to count as new again. */
+/* Forget what inventory_set_replica() stored, so that its next call returns true: the engine could
+ * not be told. */
 void inventory_forget_replica(struct inventory *v, const uint8_t key[DIRECTORY_SEGMENT_BYTES]);
 
 #endif

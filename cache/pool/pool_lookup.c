@@ -258,7 +258,8 @@ void pool_lookup_not_now(struct pool *p, uint64_t tag)
         end_lookup(p, t, false);
 }
 
-/* What the directory said about this holder is wrong. */
+/* The holder lends nothing: count it as stale, and withdraw its entry from the directory if the
+ * segment itself is missing there. */
 static void forget_holder(struct pool *p, const struct pool_ticket *t, uint32_t n_held)
 {
     p->live.n_stale++;

@@ -61,7 +61,7 @@ NODISCARD enum status transport_open(struct transport **out, const struct transp
                                      struct buf *why);
 void transport_close(struct transport *t);             /* NULL is fine */
 const char *transport_kind(const struct transport *t); /* "tcp", "ucx" */
-/* What other instances connect to: "tcp://10.0.0.5:41234", "ucx://...". */
+/* The address to which other instances connect: "tcp://10.0.0.5:41234", "ucx://...". */
 const char *transport_address(const struct transport *t);
 /* Memory from which payload will be sent often: registered once where that helps. Optional. */
 void transport_register(struct transport *t, const void *base, uint64_t n_bytes);

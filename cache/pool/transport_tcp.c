@@ -397,7 +397,7 @@ static void use_ahead(struct transport *t, struct conn *c)
         parse_frame(t, c);
 }
 
-/* One read. What comes behind the payload goes to the buffer. */
+/* Read once: the due payload to its pieces, and all bytes behind it to the buffer. */
 static ssize_t read_once(struct tcp *tcp, struct conn *c)
 {
     struct iovec iov[TRANSPORT_PIECES_MAX + 1];

@@ -74,7 +74,8 @@ NODISCARD enum status wire_decode(struct wire_message *m, const void *bytes, uin
 /* The length of the payload that belongs to the message. */
 uint64_t wire_payload_bytes(const struct wire_message *m, uint64_t block_bytes);
 
-/* What a tree needs to know about a block of an offered path. */
+/* The description of a block of an offered path, from which the receiver builds a node of its tree.
+ * */
 struct wire_meta {
     uint8_t n_tokens; /* 1..KV_BLOCK_TOKENS */
     bool starts_segment, is_public, is_registered;

@@ -34,7 +34,7 @@ struct blocks_block {
     const uint32_t *ids; /* [the length of a block] */
 };
 
-/* What is reported, in order: a block after the block before it. */
+/* The receiver of reports. A block is reported after the block before it in its prompt. */
 struct blocks_sink {
     void (*stored)(void *arg, uint32_t tier, const struct blocks_block *block);
     void (*removed)(void *arg, uint32_t tier, uint64_t hash);

@@ -58,7 +58,8 @@ static uint32_t retry_s_of(int http)
     return http == 429 ? 1 : http == 503 ? 5 : 0;
 }
 
-/* What an llm-d router calls the reason of a refusal, and passes on to the client. */
+/* The value of x-llm-d-request-dropped-reason: the reason of a refusal in the words of llm-d's
+ * router, which passes it on to the client. */
 static const char *dropped_reason(int http, const char *code)
 {
     if (code && strcmp(code, "draining") == 0)

@@ -44,7 +44,7 @@ struct fake_read {
     enum status status;
 };
 
-/* What a lender sees of a ticket of another fake. */
+/* The lender's record of a ticket of another fake. */
 struct fake_lease {
     bool is_used, is_asked, is_returned;
     bool is_dead; /* the asker forgot its ticket before the answer */

@@ -1,8 +1,8 @@
 /* fake_redis.h - a server that reads commands of the protocol of Redis and answers what a test
  * says.
  *
- * It runs inside the test, in one thread with its client: fake_redis_step() after each step of the
- * client. It listens on a Unix socket in a directory of the test.
+ * The fake Redis shares one thread with its client: the test calls fake_redis_step() after each
+ * step of the client. The fake listens on a Unix socket in a directory of the test.
  *
  * Owns    its sockets.
  * Thread  one.
@@ -77,7 +77,7 @@ static inline void fake_redis_say(struct fake_redis *f, const char *text)
     ASSERT(buf_puts(&f->out, text) == OK);
 }
 
-/* What a Redis without any data answers. */
+/* Answer the command as a Redis without any data does. */
 static inline bool fake_redis_polite(struct fake_redis *f, const char *command)
 {
     if (strcmp(command, "SET") == 0)

@@ -49,7 +49,7 @@ static struct world {
     void (*more)(void); /* called with every turn */
 } world;
 
-/* What the KV of block i of the path is. */
+/* The KV of block i of the path. */
 static inline void world_fill(uint8_t *block, uint32_t i)
 {
     for (uint32_t k = 0; k < BLOCK_BYTES; k += 4) {

@@ -252,7 +252,7 @@ static void a_dead_holder_is_not_returned_and_is_forgotten(void **state)
     UNTIL(nodes, 3, (node_lookup(nodes, 3, &nodes[0], 1, 3), nodes[0].event.n_holders == 1));
     assert_int_equal(nodes[0].event.at, 1);
     assert_int_equal(nodes[0].event.holders[0].id, 2);
-    /* Its entries go with the lookups that meet them, and its id from the set. */
+    /* Lookups that meet entries of the dead instance remove them, and its id leaves the set. */
     UNTIL(nodes, 3,
           (node_lookup(nodes, 3, &nodes[0], 1, 3),
            redis_ask(&redis, answer, "EXISTS tarn:default:s:prompt0001seg002"),
@@ -260,7 +260,8 @@ static void a_dead_holder_is_not_returned_and_is_forgotten(void **state)
     UNTIL(nodes, 3,
           (redis_ask(&redis, answer, "SISMEMBER tarn:default:ids 0000000000000003"),
            strcmp(answer, ":0") == 0));
-    /* It was only stopped: it notices that it was taken for dead, and announces again. */
+    /* The instance was only stopped: it notices that others took it for dead, and announces again.
+     * */
     nodes[2].is_frozen = false;
     UNTIL(nodes, 3, nodes[2].n_up >= 2);
     node_announce(&nodes[2], 1, 3, 8);
@@ -404,7 +405,7 @@ static void a_key_of_another_type_is_named(void **state)
                         "a key of the pool has another type: other data uses its names");
     redis_do(&redis, "DEL tarn:default:ids", ":1");
     UNTIL(nodes, 1, nodes[0].n_up == 1);
-    /* That of a segment makes only that segment unusable. */
+    /* A wrong type under the key of a segment makes only that segment unusable. */
     redis_do(&redis, "SET tarn:default:s:prompt0001seg000 x", "+OK");
     assert_int_equal(node_announce(&nodes[0], 1, 1, 8), 1);
     node_lookup(nodes, 1, &nodes[0], 1, 1);

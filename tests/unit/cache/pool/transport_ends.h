@@ -37,7 +37,7 @@ struct end {
     struct transport_event last; /* without its head */
     struct transport_event last_of[N_KINDS];
     uint32_t conn; /* of the last TRANSPORT_ACCEPTED or TRANSPORT_CONNECTED */
-    /* What to do with a message; NULL: nothing, so that its payload is thrown away. */
+    /* Takes a message; NULL: the payload of every message is thrown away. */
     void (*on_message)(struct end *e, const struct transport_event *m);
     bool is_deaf; /* neither progress nor events */
 };
