@@ -1,10 +1,10 @@
 #include "cache/disk/disk_format.h"
 
-#include <endian.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/little_endian.h"
 #include "cache/key.h"
 
 #define ID_BYTES 3
@@ -53,49 +53,6 @@ enum {
 _Static_assert(HEADER_ZEROS == 240 && HEADER_CRC == 252, "a change here is a new version");
 
 /* --- numbers and zeros --- */
-
-static void put_u16(uint8_t *p, uint32_t v)
-{
-    uint16_t le = htole16((uint16_t)v);
-
-    memcpy(p, &le, sizeof le);
-}
-
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    v = htole32(v);
-    memcpy(p, &v, sizeof v);
-}
-
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    v = htole64(v);
-    memcpy(p, &v, sizeof v);
-}
-
-static uint32_t get_u16(const uint8_t *p)
-{
-    uint16_t v;
-
-    memcpy(&v, p, sizeof v);
-    return le16toh(v);
-}
-
-static uint32_t get_u32(const uint8_t *p)
-{
-    uint32_t v;
-
-    memcpy(&v, p, sizeof v);
-    return le32toh(v);
-}
-
-static uint64_t get_u64(const uint8_t *p)
-{
-    uint64_t v;
-
-    memcpy(&v, p, sizeof v);
-    return le64toh(v);
-}
 
 static bool is_zero(const uint8_t *p, size_t n)
 {

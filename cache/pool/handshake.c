@@ -13,11 +13,11 @@
  * sender ('A': the connector, 'B': the acceptor), A's HELLO, B's HELLO. */
 #include "cache/pool/handshake.h"
 
-#include <endian.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/little_endian.h"
 
 #define HANDSHAKE_VERSION 1u
 #define HELLO_BYTES 88u
@@ -35,34 +35,6 @@ _Static_assert(HELLO_BYTES <= HANDSHAKE_MESSAGE_MAX, "room for HELLO");
 static const char hello_magic[4] = {'T', 'P', 'H', 'I'};
 static const char proof_magic[4] = {'T', 'P', 'P', 'R'};
 static const char domain[] = "tarn pool proof";
-
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    v = htole32(v);
-    memcpy(p, &v, sizeof v);
-}
-
-static void put_u64(uint8_t *p, uint64_t v)
-{
-    v = htole64(v);
-    memcpy(p, &v, sizeof v);
-}
-
-static uint32_t get_u32(const uint8_t *p)
-{
-    uint32_t v;
-
-    memcpy(&v, p, sizeof v);
-    return le32toh(v);
-}
-
-static uint64_t get_u64(const uint8_t *p)
-{
-    uint64_t v;
-
-    memcpy(&v, p, sizeof v);
-    return le64toh(v);
-}
 
 void handshake_init(struct handshake *h, const struct handshake_self *self, bool is_connector)
 {

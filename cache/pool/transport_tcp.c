@@ -11,7 +11,6 @@
  * that much of a payload is copied; the rest is received where it belongs. While an event of the
  * connection waits to be taken, nothing more of it is parsed, so a peer that sends faster than the
  * caller works is slowed down by TCP itself. */
-#include <endian.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/little_endian.h"
 #include "cache/pool/transport_inner.h"
 
 #define FRAME_MAGIC 0x314E5254u /* "TRN1" */
@@ -263,11 +263,9 @@ static enum status tcp_send(struct transport *t, uint32_t conn, const void *head
     if (!s)
         return ERR_NOMEM;
     uint64_t n_bytes = transport_sum(payload, n_payload);
-    uint32_t magic = htole32(FRAME_MAGIC), n_head_le = htole32(n_head);
-    uint64_t n_payload_le = htole64(n_bytes);
-    memcpy(s->before, &magic, 4);
-    memcpy(s->before + 4, &n_head_le, 4);
-    memcpy(s->before + 8, &n_payload_le, 8);
+    put_u32(s->before, FRAME_MAGIC);
+    put_u32(s->before + 4, n_head);
+    put_u64(s->before + 8, n_bytes);
     if (n_head > 0)
         memcpy(s->before + FRAME_BYTES, head, n_head);
     s->n_before = FRAME_BYTES + n_head;
@@ -284,15 +282,6 @@ static enum status tcp_send(struct transport *t, uint32_t conn, const void *head
 }
 
 /* --- in --- */
-
-static uint64_t get_le(const uint8_t *p, uint32_t n)
-{
-    uint64_t v = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        v |= (uint64_t)p[i] << 8 * i;
-    return v;
-}
 
 /* Move what was read ahead to the front, with room for n_need bytes in all. */
 static bool fit(struct conn *c, uint32_t n_need)
@@ -318,8 +307,8 @@ static void parse_frame(struct transport *t, struct conn *c)
 
     if (n_ahead < FRAME_BYTES)
         return;
-    uint64_t n_head = get_le(frame + 4, 4), n_payload = get_le(frame + 8, 8);
-    if (get_le(frame, 4) != FRAME_MAGIC)
+    uint64_t n_head = get_u32(frame + 4), n_payload = get_u64(frame + 8);
+    if (get_u32(frame) != FRAME_MAGIC)
         return end_conn(t, c, TRANSPORT_BROKEN, "the peer does not send frames of this version");
     if (n_head > TRANSPORT_HEAD_MAX)
         return end_conn(t, c, TRANSPORT_BROKEN, "the peer announced too long a head");

@@ -10,12 +10,12 @@
  * with the same number. UCX may use several lanes, so what arrives is put in order by these
  * numbers.
  */
-#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/little_endian.h"
 #include "cache/pool/transport_ucx_inner.h"
 
 /* --- messages that arrive --- */
@@ -102,14 +102,6 @@ static bool take_head(struct ux_message *m, const void *head, uint32_t n)
     m->n_head = n;
     m->has_head = true;
     return true;
-}
-
-static uint32_t get_u32(const uint8_t *p)
-{
-    uint32_t v;
-
-    memcpy(&v, p, sizeof v);
-    return le32toh(v);
 }
 
 /* The message to which an active message belongs. NULL: the connection is broken or closed. */
@@ -292,9 +284,9 @@ void ux_receive(struct transport *t, struct transport_note *note, const struct i
 
 static void put_wire(uint8_t *wire, uint32_t number, uint32_t n_head)
 {
-    uint32_t words[] = {htole32(WIRE_MAGIC), htole32(number), htole32(n_head)};
-
-    memcpy(wire, words, WIRE_BYTES);
+    put_u32(wire, WIRE_MAGIC);
+    put_u32(wire + 4, number);
+    put_u32(wire + 8, n_head);
 }
 
 static void end_send(struct ux_send *s, ucs_status_t status)

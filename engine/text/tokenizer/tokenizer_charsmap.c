@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/little_endian.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
@@ -68,18 +69,11 @@ static enum status decode_base64(const char *s, size_t len, char *out, size_t *n
     return OK;
 }
 
-static uint32_t read_u32(const char *bytes)
-{
-    const unsigned char *b = (const unsigned char *)bytes;
-
-    return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-}
-
 static enum status read_map(struct tok_charsmap *m, const char *blob, size_t len)
 {
-    if (len < 4 || read_u32(blob) > len - 4)
+    if (len < 4 || get_u32((const uint8_t *)blob) > len - 4)
         return ERR_INVALID;
-    m->n_units = read_u32(blob) / 4;
+    m->n_units = get_u32((const uint8_t *)blob) / 4;
     /* As in Hugging Face, bytes of the trie's size beyond whole units belong to the text. */
     size_t text_at = 4 + m->n_units * 4;
     m->text_len = len - text_at;
@@ -90,7 +84,7 @@ static enum status read_map(struct tok_charsmap *m, const char *blob, size_t len
     if (!m->units || !m->text)
         return ERR_NOMEM;
     for (size_t i = 0; i < m->n_units; i++)
-        m->units[i] = read_u32(blob + 4 + 4 * i);
+        m->units[i] = get_u32((const uint8_t *)blob + 4 + 4 * i);
     memcpy(m->text, blob + text_at, m->text_len);
     m->text[m->text_len] = '\0';
     return OK;
