@@ -36,7 +36,7 @@ static void write_members(struct page *p, const struct pool_stats *s)
     page_gauge(p, "tarn:pool_segments", "Segments of this instance in the directory.",
                s->n_segments);
     page_counter(p, "tarn:pool_refused_total",
-                 "Connections refused: wrong secret, other model or other version.", s->n_refused);
+                 "Connections refused: the peer did not prove the pool's secret.", s->n_refused);
 }
 
 static void write_pulls(struct page *p, const struct pool_stats *s,
