@@ -31,7 +31,10 @@ struct ops {
     enum status (*attention)(struct device *, struct stream *, const struct attention_params *);
     enum status (*silu_mul)(struct device *, struct stream *, const struct silu_mul_params *);
     enum status (*gather)(struct device *, struct stream *, const struct gather_params *);
-    enum status (*merge)(struct device *, struct stream *, const struct merge_params *);
+    /* NULL: attention of this device has no tiles that can be merged later. */
+    enum status (*attention_tiles)(struct device *, struct stream *,
+                                   const struct attention_params *);
+    enum status (*merge_tiles)(struct device *, struct stream *, const struct merge_tiles_params *);
     enum status (*kv_gather)(struct device *, struct stream *, const struct kv_copy_params *);
     enum status (*kv_scatter)(struct device *, struct stream *, const struct kv_copy_params *);
     /* NULL: no collective, so the device works in groups of one only. Each device of a group calls
@@ -39,6 +42,7 @@ struct ops {
     enum status (*all_reduce)(struct device *, struct stream *, const struct all_reduce_params *);
     /* NULL if logits are in host memory: engine/run/sampler.c picks tokens there. */
     enum status (*sample)(struct device *, struct stream *, const struct sample_params *);
+    enum status (*scale)(struct device *, struct stream *, const struct scale_params *);
 };
 
 #ifdef __cplusplus

@@ -53,15 +53,25 @@ struct embed_params {
 };
 
 /* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps). With `sum`: first sum += x, then the
- * norm of sum (the residual stream, where a product could not add to it). */
+ * norm of sum (the residual stream, where a product could not add to it).
+ *
+ * The fields behind `out` make other norms; all of them are 0 otherwise, and `sum` is NULL if one
+ * of them is not. A row then has n_parts vectors of D elements, one behind the other, and each is
+ * normed by itself with the same w (the heads of Q or K). */
 struct rmsnorm_params {
     uint32_t n_rows; /* T */
     uint32_t dim;    /* D */
     float eps;
-    const float *x; /* [T, D] */
-    float *sum;     /* [T, D], not x; may be NULL */
-    const float *w; /* [D] */
-    float *out;     /* [T, D]; may be x or sum */
+    const float *x;    /* [T, D] */
+    float *sum;        /* [T, D], not x; may be NULL */
+    const float *w;    /* [D] */
+    float *out;        /* [T, D]; may be x or sum */
+    uint32_t n_parts;  /* 0: one */
+    size_t x_stride;   /* elements from a row of x to the next; 0: n_parts * D */
+    size_t out_stride; /* the same of out */
+    int center;        /* LayerNorm: the mean of the vector is subtracted from x first */
+    int accumulate;    /* the result is added to out */
+    const float *bias; /* [D] is added to the result; may be NULL */
 };
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
@@ -144,8 +154,8 @@ struct attn_seq {
  * by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of TokenLake's query
  * shipping). Keys after the row's position or before its window count exactly 0.
  *
- * Partial attention: segments may hold only some of a row's keys. Then `lse` is the weight of the
- * result, which the merge op needs to join several results. A row that sees no key gets zeros. */
+ * Partial attention: segments may hold only some of a row's keys. Then `lse` is the logarithm of
+ * the weight that the result has among others. A row that sees no key gets zeros. */
 struct attention_params {
     uint32_t n_seqs;
     uint32_t n_rows;     /* T: of all sequences */
@@ -167,26 +177,52 @@ struct attention_params {
     struct kv_pool pool;
 };
 
-/* Join partial attentions: out = sum_i w_i part_i / sum_i w_i with w_i = exp(lse_i - max lse), in
- * the order of the parts, in fp32 (the merge of TokenLake, 2025). A part with lse = -inf counts
- * exactly 0, whatever it holds. If all parts have -inf, out is zeros. */
-struct merge_params {
-    uint32_t n_rows;   /* T */
-    uint32_t n_heads;  /* H */
-    uint32_t head_dim; /* d */
+/* attention_tiles: the same attention, before its tiles are merged. Each tile of a (segment, row,
+ * head) is d + 2 floats: the sum over the visible keys of exp(score - max) * v, the maximum of the
+ * scores in the device's unit, and the sum of exp(score - max). A row that sees no key of the
+ * segment has the sum 0, whatever the rest holds. The bits are those that attention() merges, so
+ * attention_tiles() and merge_tiles() together give the bits of attention() (promise P1), also
+ * where some tiles were computed by another process with the same kernels.
+ *
+ * p: as for attention(), with lse NULL; p->out receives, sequence after sequence, [n_segs][n_rows,
+ * H, d + 2] of that sequence. ERR_UNSUPPORTED with a window or a soft cap. */
+
+/* Merge tiles in the order of the parts, as attention() merges segments. */
+struct merge_tiles_params {
+    uint32_t n_rows;     /* T */
+    uint32_t n_heads;    /* H */
+    uint32_t head_dim;   /* d */
+    enum dtype kv_dtype; /* of the KV that the tiles were computed from */
     uint32_t n_parts;
-    const float *parts; /* [n_parts][T, H, d] */
-    const float *lse;   /* [n_parts][T, H] */
-    float *out;         /* [T, H, d] */
-    float *out_lse;     /* [T, H]; may be NULL */
+    const float *const *parts; /* [n_parts] -> [T, H, d + 2]; host memory on a host device */
+    float *out;                /* [T, H, d] */
 };
 
-/* out[t, i] = silu(gu[t, i]) * gu[t, F + i], silu(x) = x / (1 + exp(-x)) */
+enum activation {
+    ACTIVATION_SILU = 0, /* x / (1 + exp(-x)) */
+    /* x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3); equals x / 2 (1 + tanh(u)) */
+    ACTIVATION_GELU_TANH
+};
+
+/* out[t, i] = f(gu[t, i]) * gu[t, F + i] with the activation f */
 struct silu_mul_params {
     uint32_t n_rows;      /* T */
     uint32_t dim;         /* F */
     const float *gate_up; /* [T, 2F] */
     float *out;           /* [T, F] */
+    enum activation activation;
+};
+
+/* out[i] = y, or out[i] += y when accumulate is set, with y = x[i] * scale; a soft_cap above 0
+ * makes y = cap * tanh(x[i] * scale / cap). */
+struct scale_params {
+    uint32_t n_rows; /* T */
+    uint32_t dim;    /* D */
+    float scale;
+    float soft_cap;
+    int accumulate;
+    const float *x; /* [T, D] */
+    float *out;     /* [T, D]; may be x */
 };
 
 /* out[i, :] = x[rows[i], :] */

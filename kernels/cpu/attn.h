@@ -28,6 +28,8 @@ struct attn_job {
     uint32_t dim_padded; /* dim rounded up to whole panels; the stride of a task's results */
     uint32_t n_tasks;
     uint32_t task_queries; /* most queries of a task */
+    bool keeps_tiles;      /* attention_tiles(): p->out receives tiles instead of results */
+    bool amx;              /* the kernel of matrix tiles, which has no windows and soft caps */
 };
 
 /* One task: queries [query0, query0 + n_queries) of one sequence and KV head. Query i is head i %
@@ -39,6 +41,7 @@ struct attn_task {
     uint32_t kv_head;
     uint32_t query0;
     uint32_t n_queries;
+    float *tiles; /* [n_segs][n_rows, H, d + 2] of the sequence; NULL: tiles are merged */
 };
 
 static inline uint32_t attn_head(const struct attn_task *task, uint32_t query)
@@ -62,6 +65,40 @@ static uint32_t attn_visible(const struct attn_task *task, const struct attn_seg
     uint32_t pos = task->seq->pos0 + query / task->job->n_shared;
 
     return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
+}
+
+/* Number of the segment's first keys that lie before the window of this query's row. */
+static uint32_t attn_hidden(const struct attn_task *task, const struct attn_segment *seg,
+                            uint32_t query)
+{
+    uint32_t end = task->seq->pos0 + query / task->job->n_shared + 1;
+    uint32_t window = task->job->p->window;
+    uint32_t first = window > 0 && end > window ? end - window : 0;
+
+    return first < seg->pos0 ? 0 : min_u32(first - seg->pos0, seg->n_tokens);
+}
+
+/* Place of the tile of query i of the task on one segment. */
+static inline float *attn_tile(const struct attn_task *task, const struct attn_segment *seg,
+                               uint32_t i)
+{
+    const struct attn_job *job = task->job;
+    uint32_t query = task->query0 + i;
+    size_t segment = (size_t)(seg - (job->p->segments + task->seq->seg0));
+    size_t row = segment * task->seq->n_rows + query / job->n_shared;
+
+    return task->tiles + (row * job->p->n_heads + attn_head(task, query)) * (job->dim + 2);
+}
+
+/* Write zeros as the tiles of queries that see no key of a segment. */
+static void attn_clear_unseen(const struct attn_task *task)
+{
+    const struct attn_segment *segs = task->job->p->segments + task->seq->seg0;
+
+    for (uint32_t s = 0; s < task->seq->n_segs; s++)
+        for (uint32_t i = 0; i < task->n_queries; i++)
+            if (attn_visible(task, &segs[s], task->query0 + i) == 0)
+                memset(attn_tile(task, &segs[s], i), 0, (task->job->dim + 2) * sizeof(float));
 }
 
 /* Write the results and their log-sum-exp. `unit`: nats per unit of the running maxima (ln 2 if exp

@@ -238,6 +238,19 @@ static void attn_amx_merge(const struct attn_task *task, uint32_t query, const f
     *max = both;
 }
 
+/* Write the tile of one row instead of merging it. */
+static void attn_amx_keep(const struct attn_amx_group *g, uint32_t row, const float *tile,
+                          float tile_max, float tile_sum)
+{
+    uint32_t dim = g->task->job->dim;
+    float *to = attn_tile(g->task, g->seg, g->first + row);
+
+    for (uint32_t i = 0; i < dim; i += 32)
+        memcpy(to + i, tile + (size_t)i * AMX_GROUP_ROWS, 32 * sizeof(*to));
+    to[dim] = tile_max;
+    to[dim + 1] = tile_sum;
+}
+
 ALWAYS_INLINE void attn_amx_group_of(const struct attn_amx_group *g, bool two)
 {
     const struct attn_task *task = g->task;
@@ -252,9 +265,16 @@ ALWAYS_INLINE void attn_amx_group_of(const struct attn_amx_group *g, bool two)
                          &sum[r]);
     }
     attn_amx_values(g, two);
-    for (uint32_t r = 0; r < g->n_rows; r++)
-        if (n_keys[r] > 0)
-            attn_amx_merge(task, g->first + r, task->mem->tile + (size_t)r * 32, max[r], sum[r]);
+    for (uint32_t r = 0; r < g->n_rows; r++) {
+        const float *tile = task->mem->tile + (size_t)r * 32;
+
+        if (n_keys[r] == 0)
+            continue;
+        if (task->tiles)
+            attn_amx_keep(g, r, tile, max[r], sum[r]);
+        else
+            attn_amx_merge(task, g->first + r, tile, max[r], sum[r]);
+    }
 }
 
 /* Scale, round and pack the queries in the order of the tiles. */

@@ -10,13 +10,13 @@
  * Why a row's bits do not depend on the rest of the batch (promise P1): all four operations treat
  * each query separately. A key's lane is its index in the tile. The score of a key that the row
  * does not see is replaced by -inf before the maximum and by 0 after exp, whatever its slot
- * contains (it may be unwritten). The sum over V stops at the last visible key instead of
- * multiplying by 0, because 0 * inf is NaN. */
+ * contains (it may be unwritten). The sum over V begins at the row's first visible key, which a
+ * window puts behind the first of the segment, and stops at the last one, instead of multiplying by
+ * 0, because 0 * inf is NaN. */
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
 #include "kernels/cpu/attn.h"
-#include "kernels/ref/ref.h"
 #ifdef HAVE_AMX
 #include "kernels/cpu/attn_amx.h"
 #endif
@@ -35,6 +35,8 @@ struct attn_group {
     uint32_t n_common;         /* keys that every row sees */
     uint32_t n_any;            /* keys that some row sees */
     uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
+    /* With a window: of these keys, each row does not see the first ones. */
+    uint32_t hidden[ROWS_MAX]; /* ascending */
 };
 
 static const unsigned char *attn_block(const struct attn_group *g, int v, uint32_t i)
@@ -71,7 +73,8 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
         .n_k = g->task->job->dim,
     };
 
-    for (uint32_t j0 = 0; j0 < g->n_any; j0 += KV_BLOCK_TOKENS) {
+    for (uint32_t j0 = g->hidden[0] / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS; j0 < g->n_any;
+         j0 += KV_BLOCK_TOKENS) {
         const unsigned char *k = attn_block(g, 0, j0 / KV_BLOCK_TOKENS);
 
         c.ahead = attn_ahead(g, 0, j0 / KV_BLOCK_TOKENS, g->n_any);
@@ -112,6 +115,39 @@ static void attn_softmax(float *score, uint32_t n_keys, float *max_out, float *s
         sum += e;
     }
     *sum_out = v_sum(sum);
+}
+
+/* The same for a row that does not see the keys before `first`; n_keys is above it. A vector
+ * without a visible key would add zeros to the sum, so the loop's begin changes no bit. */
+static void attn_softmax_window(float *score, uint32_t first, uint32_t n_keys, float *max_out,
+                                float *sum_out)
+{
+    vf max = v_set1(-INFINITY), sum = v_set1(0);
+
+    for (uint32_t j = first / VW * VW; j < n_keys; j += VW) {
+        vi seen = v_below((int32_t)(n_keys - j)) & ~v_below((int32_t)first - (int32_t)j);
+
+        max = v_max(max, v_select(seen, v_load(score + j), v_set1(-INFINITY)));
+    }
+    *max_out = v_largest(max);
+    max = v_set1(*max_out);
+    for (uint32_t j = first / VW * VW; j < n_keys; j += VW) {
+        vi seen = v_below((int32_t)(n_keys - j)) & ~v_below((int32_t)first - (int32_t)j);
+        vf e = v_select(seen, v_exp(v_load(score + j) - max), v_set1(0));
+
+        v_store(score + j, e);
+        sum += e;
+    }
+    *sum_out = v_sum(sum);
+}
+
+static void attn_cap_scores(const struct attn_group *g, uint32_t row)
+{
+    float *score = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
+    float cap = g->task->job->p->soft_cap;
+
+    for (uint32_t j = g->hidden[row] / VW * VW; j < g->n_keys[row]; j += VW)
+        v_store(score + j, v_tanh(v_load(score + j) / cap) * cap);
 }
 
 /* Continue the chains of rows [row, row + n_rows) of the group over keys [begin, end), for the
@@ -172,16 +208,35 @@ ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row
 
 /* The keys that this row sees but some other row of its group does not: those on the diagonal. They
  * are few, so a kernel for one row serves all group sizes. */
-static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row)
+static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row,
+                                                      uint32_t begin, uint32_t end)
 {
     enum dtype t = g->task->job->p->pool.layout.dtype;
 
     if (t == DTYPE_F32)
-        attn_values(g, DTYPE_F32, row, 1, g->n_common, g->n_keys[row]);
+        attn_values(g, DTYPE_F32, row, 1, begin, end);
     else if (t == DTYPE_F16)
-        attn_values(g, DTYPE_F16, row, 1, g->n_common, g->n_keys[row]);
+        attn_values(g, DTYPE_F16, row, 1, begin, end);
     else
-        attn_values(g, DTYPE_BF16, row, 1, g->n_common, g->n_keys[row]);
+        attn_values(g, DTYPE_BF16, row, 1, begin, end);
+}
+
+/* The sums over V with a window. Keys that all rows see are computed together, those before and
+ * behind them row by row. A row's chain begins at its own first key: keys before it count exactly
+ * 0, whatever V holds there. */
+ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, int n_rows)
+{
+    uint32_t begin = g->hidden[n_rows - 1], end = begin > g->n_common ? begin : g->n_common;
+
+    memset(g->task->mem->tile, 0, (size_t)n_rows * g->task->job->dim_padded * sizeof(float));
+    for (int r = 0; r < n_rows; r++)
+        if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
+            attn_values_row(g, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
+    if (begin < g->n_common)
+        attn_values(g, t, 0, n_rows, begin, g->n_common);
+    for (int r = 0; r < n_rows; r++)
+        if (end < g->n_keys[r])
+            attn_values_row(g, r, end, g->n_keys[r]);
 }
 
 /* Merge the tile into the row's running result by log-sum-exp. */
@@ -210,24 +265,50 @@ static void attn_merge(const struct attn_task *task, uint32_t query, const float
     *max = both;
 }
 
+/* Write the tile instead of merging it. */
+static void attn_keep(const struct attn_group *g, uint32_t row, const float *tile, float tile_max,
+                      float tile_sum)
+{
+    uint32_t dim = g->task->job->dim;
+    float *to = attn_tile(g->task, g->seg, g->first + row);
+
+    memcpy(to, tile, dim * sizeof(*to));
+    to[dim] = tile_max;
+    to[dim + 1] = tile_sum;
+}
+
 /* The kernel of a group; n_rows and t are constants in every instance. */
 ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_rows)
 {
     const struct attn_task *task = g->task;
+    bool is_windowed = g->hidden[n_rows - 1] > 0; /* of the last row, which has most hidden keys */
     float max[ROWS_MAX], sum[ROWS_MAX];
 
     attn_scores(g, t, n_rows);
-    for (int r = 0; r < n_rows; r++)
-        attn_softmax(task->mem->score + (size_t)r * KV_SEGMENT_TOKENS_MAX, g->n_keys[r], &max[r],
-                     &sum[r]);
-    attn_values(g, t, 0, n_rows, 0, g->n_common);
     for (int r = 0; r < n_rows; r++) {
-        if (g->n_keys[r] == 0)
+        float *score = task->mem->score + (size_t)r * KV_SEGMENT_TOKENS_MAX;
+
+        if (task->job->p->soft_cap > 0)
+            attn_cap_scores(g, (uint32_t)r);
+        if (!is_windowed)
+            attn_softmax(score, g->n_keys[r], &max[r], &sum[r]);
+        else if (g->hidden[r] < g->n_keys[r])
+            attn_softmax_window(score, g->hidden[r], g->n_keys[r], &max[r], &sum[r]);
+    }
+    if (is_windowed)
+        attn_values_window(g, t, n_rows);
+    else
+        attn_values(g, t, 0, n_rows, 0, g->n_common);
+    for (int r = 0; r < n_rows; r++) {
+        if (g->n_keys[r] <= g->hidden[r])
             continue;
-        if (n_rows > 1 && g->n_keys[r] > g->n_common)
-            attn_values_row(g, r);
-        attn_merge(task, g->first + (uint32_t)r,
-                   task->mem->tile + (size_t)r * task->job->dim_padded, max[r], sum[r]);
+        if (!is_windowed && n_rows > 1 && g->n_keys[r] > g->n_common)
+            attn_values_row(g, r, g->n_common, g->n_keys[r]);
+        const float *tile = task->mem->tile + (size_t)r * task->job->dim_padded;
+        if (task->tiles)
+            attn_keep(g, (uint32_t)r, tile, max[r], sum[r]);
+        else
+            attn_merge(task, g->first + (uint32_t)r, tile, max[r], sum[r]);
     }
 }
 
@@ -308,12 +389,14 @@ static void attn_segment(const struct attn_task *task, const struct attn_segment
     ASSERT(seg->n_tokens <= KV_SEGMENT_TOKENS_MAX);
     for (g.first = 0; g.first < task->n_queries; g.first += rows) {
         rows = attn_group_rows(task->n_queries - g.first);
-        for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t r = 0; r < rows; r++) {
             g.n_keys[r] = attn_visible(task, seg, task->query0 + g.first + r);
+            g.hidden[r] = attn_hidden(task, seg, task->query0 + g.first + r);
+        }
         g.n_common = g.n_keys[0]; /* rows ascend in position, so the first sees the fewest keys */
         g.n_any = g.n_keys[rows - 1];
         g.q = task->mem->q + (size_t)g.first * task->job->dim;
-        if (g.n_any > 0)
+        if (g.n_any > g.hidden[0])
             attn_groups[rows - 1][task->job->p->pool.layout.dtype](&g);
     }
 }
@@ -331,10 +414,14 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
 {
     const struct attn_seq *seq = job->p->seqs;
     uint32_t n_heads = job->p->pool.n_kv_heads;
+    size_t n_tiles = 0;
 
-    for (uint32_t n; i >= (n = attn_seq_tasks(job, seq)); seq++)
+    for (uint32_t n; i >= (n = attn_seq_tasks(job, seq)); seq++) {
         i -= n;
+        n_tiles += (size_t)seq->n_segs * seq->n_rows * job->p->n_heads;
+    }
     task->seq = seq;
+    task->tiles = job->keeps_tiles ? job->p->out + n_tiles * (job->dim + 2) : NULL;
     task->kv_head = i % n_heads;
     task->query0 = i / n_heads * job->task_queries;
     task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
@@ -344,7 +431,7 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
 static float attn_task_run(const struct attn_task *task)
 {
 #ifdef HAVE_AMX
-    if (attn_amx_fits(&task->job->p->pool)) {
+    if (task->job->amx) {
         attn_amx_task(task);
         return 0.693147180559945f;
     }
@@ -364,13 +451,18 @@ static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         /* Last rows first: they see the most keys, and a long task at the end would leave the other
          * threads idle. */
         attn_task_find(job, job->n_tasks - 1 - i, &task);
+        if (task.tiles) {
+            attn_clear_unseen(&task);
+            attn_task_run(&task);
+            continue;
+        }
         for (uint32_t q = 0; q < task.n_queries; q++)
             task.mem->sum[q] = 0;
         attn_write(&task, attn_task_run(&task));
     }
 }
 
-static enum status attention(struct device *d, struct stream *s, const struct attention_params *p)
+static void attn_run(struct device *d, const struct attention_params *p, bool keeps_tiles)
 {
     struct cpu *c = device_cpu(d);
     uint32_t dim = p->pool.head_dim;
@@ -383,16 +475,14 @@ static enum status attention(struct device *d, struct stream *s, const struct at
         .dim = dim,
         .dim_padded = (dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS,
         .task_queries = ATTN_QUERIES,
+        .keeps_tiles = keeps_tiles,
     };
 
-    if (!kv_layout_is_native(&p->pool.layout))
-        return ERR_UNSUPPORTED;
-    if (p->window > 0 || p->soft_cap > 0)
-        return ref_attention(d, s, p); /* no supported model uses them yet */
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
 #ifdef HAVE_AMX
-    if (attn_amx_fits(&p->pool))
+    job.amx = attn_amx_fits(&p->pool) && p->window == 0 && !(p->soft_cap > 0);
+    if (job.amx)
         job.task_queries = ATTN_AMX_QUERIES;
 #endif
     for (uint32_t i = 0; i < p->n_seqs; i++) {
@@ -402,6 +492,100 @@ static enum status attention(struct device *d, struct stream *s, const struct at
         macs += (uint64_t)seq->n_rows * (seq->pos0 + seq->n_rows) * p->n_heads * dim * 2;
     }
     pool_run(c->pool, job.n_tasks, macs > ATTN_ALONE_MAX ? 1 : job.n_tasks + 1, attn_tasks, &job);
+}
+
+static enum status attention(struct device *d, struct stream *s, const struct attention_params *p)
+{
+    (void)s;
+    if (!kv_layout_is_native(&p->pool.layout))
+        return ERR_UNSUPPORTED;
+    attn_run(d, p, false);
+    return OK;
+}
+
+static enum status attention_tiles(struct device *d, struct stream *s,
+                                   const struct attention_params *p)
+{
+    (void)s;
+    if (!kv_layout_is_native(&p->pool.layout) || p->window > 0 || p->soft_cap > 0)
+        return ERR_UNSUPPORTED;
+    attn_run(d, p, true);
+    return OK;
+}
+
+/* --- merging tiles that were kept --- */
+
+struct attn_merge_job {
+    const struct merge_tiles_params *p;
+    struct attn_job job;
+    bool amx; /* the tiles' maxima are in base 2 */
+};
+
+/* Merge one tile into query i of the task. */
+static void attn_merge_kept(const struct attn_task *task, uint32_t i, const float *tile, bool amx)
+{
+    uint32_t dim = task->job->dim;
+
+#ifdef HAVE_AMX
+    if (amx) {
+        for (uint32_t k = 0; k < dim; k += 32)
+            memcpy(task->mem->tile + (size_t)k * AMX_GROUP_ROWS, tile + k, 32 * sizeof(*tile));
+        attn_amx_merge(task, i, task->mem->tile, tile[dim], tile[dim + 1]);
+        return;
+    }
+#endif
+    (void)amx;
+    memcpy(task->mem->tile, tile, dim * sizeof(*tile)); /* whole vectors can be read there */
+    attn_merge(task, i, task->mem->tile, tile[dim], tile[dim + 1]);
+}
+
+static void attn_merge_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct attn_merge_job *m = arg;
+    const struct attn_seq all = {.n_rows = m->p->n_rows};
+    uint32_t dim = m->p->head_dim, n_all = m->p->n_rows * m->p->n_heads;
+    struct attn_task task = {.job = &m->job, .seq = &all, .mem = &m->job.cpu->attn[thread]};
+
+    for (uint32_t t = begin; t < end; t++) {
+        task.query0 = t * ATTN_QUERIES;
+        task.n_queries = min_u32(n_all - task.query0, ATTN_QUERIES);
+        for (uint32_t i = 0; i < task.n_queries; i++) {
+            task.mem->sum[i] = 0;
+            for (uint32_t part = 0; part < m->p->n_parts; part++) {
+                const float *tile = m->p->parts[part] + (size_t)(task.query0 + i) * (dim + 2);
+
+                if (tile[dim + 1] != 0)
+                    attn_merge_kept(&task, i, tile, m->amx);
+            }
+        }
+        attn_write(&task, 1);
+    }
+}
+
+static enum status merge_tiles(struct device *d, struct stream *s,
+                               const struct merge_tiles_params *p)
+{
+    struct cpu *c = device_cpu(d);
+    /* As if all heads shared one KV head: query i is head i % H of row i / H. */
+    const struct attention_params out = {.n_heads = p->n_heads, .out = p->out};
+    struct attn_merge_job m = {
+        .p = p,
+        .job = {.p = &out,
+                .cpu = c,
+                .n_shared = p->n_heads,
+                .dim = p->head_dim,
+                .dim_padded = (p->head_dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS},
+    };
+    uint32_t n_tasks = (p->n_rows * p->n_heads + ATTN_QUERIES - 1) / ATTN_QUERIES;
+    uint64_t work = (uint64_t)p->n_rows * p->n_heads * p->n_parts * p->head_dim;
+
+    (void)s;
+    ASSERT(p->head_dim > 0 && p->head_dim <= c->max_head_dim);
+#ifdef HAVE_AMX
+    const struct kv_pool kv = {.layout = kv_layout_of(p->kv_dtype), .head_dim = p->head_dim};
+    m.amx = attn_amx_fits(&kv);
+#endif
+    pool_run(c->pool, n_tasks, work > ATTN_ALONE_MAX ? 1 : n_tasks + 1, attn_merge_tasks, &m);
     return OK;
 }
 

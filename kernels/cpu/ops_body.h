@@ -18,7 +18,9 @@ const struct ops CPU_OPS = {
     .attention = attention,
     .silu_mul = silu_mul,
     .gather = gather,
-    .merge = merge,
+    .attention_tiles = attention_tiles,
+    .merge_tiles = merge_tiles,
     .kv_gather = kv_gather,
     .kv_scatter = kv_scatter,
+    .scale = scale,
 };

@@ -1,4 +1,4 @@
-/* small_body.h - embed, rmsnorm, rope_kv, silu_mul, gather, merge and KV copies; compiled once per
+/* small_body.h - embed, rmsnorm, rope_kv, silu_mul, scale, gather and KV copies; compiled once per
  * variant.
  *
  * Each op works row by row, and threads divide the rows. The compiler vectorizes elementwise loops
@@ -129,10 +129,92 @@ static void rmsnorm_rows(void *arg, uint32_t begin, uint32_t end, uint32_t threa
     }
 }
 
+/* Sum of x - mean, or of its squares, over n elements: two chains per lane, so that it depends on
+ * the vector alone. */
+static float sum_around(const float *x, uint32_t n, float mean, bool squares)
+{
+    vf acc[2] = {v_set1(0), v_set1(0)};
+
+    for (uint32_t i = 0, j = 0; i < n; i += VW, j ^= 1) {
+        vf v = v_load_n(x + i, min_u32(n - i, VW)) - mean;
+
+        v = v_select(v_below((int32_t)(n - i)), v, v_set1(0));
+        acc[j] = squares ? v_fma(v, v, acc[j]) : acc[j] + v;
+    }
+    return v_sum(acc[0] + acc[1]);
+}
+
+static void norm_part(const struct rmsnorm_params *p, const float *x, float *out)
+{
+    float mean = p->center ? sum_around(x, p->dim, 0, false) / (float)p->dim : 0;
+    float scale = 1.0f / sqrtf(sum_around(x, p->dim, mean, true) / (float)p->dim + p->eps);
+
+    for (uint32_t i = 0; i < p->dim; i += VW) {
+        uint32_t n = min_u32(p->dim - i, VW);
+        vf y = (v_load_n(x + i, n) - mean) * scale * v_load_n(p->w + i, n);
+
+        if (p->bias)
+            y += v_load_n(p->bias + i, n);
+        if (p->accumulate)
+            y += v_load_n(out + i, n);
+        v_store_n(out + i, y, n);
+    }
+}
+
+/* Norms of other kinds than Llama's. */
+static void norm_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct rmsnorm_params *p = arg;
+    size_t width = (size_t)(p->n_parts ? p->n_parts : 1) * p->dim;
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *x = p->x + t * (p->x_stride ? p->x_stride : width);
+        float *out = p->out + t * (p->out_stride ? p->out_stride : width);
+
+        for (size_t at = 0; at < width; at += p->dim)
+            norm_part(p, x + at, out + at);
+    }
+}
+
 static enum status rmsnorm(struct device *d, struct stream *s, const struct rmsnorm_params *p)
 {
+    bool plain =
+        !p->n_parts && !p->x_stride && !p->out_stride && !p->center && !p->accumulate && !p->bias;
+
     (void)s;
-    over_rows(d, p->n_rows, 2 * (size_t)p->dim, rmsnorm_rows, p);
+    ASSERT(plain || !p->sum);
+    over_rows(d, p->n_rows, 2 * (size_t)p->dim * (p->n_parts ? p->n_parts : 1),
+              plain ? rmsnorm_rows : norm_rows, p);
+    return OK;
+}
+
+static void scale_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct scale_params *p = arg;
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *x = p->x + (size_t)t * p->dim;
+        float *out = p->out + (size_t)t * p->dim;
+
+        for (uint32_t i = 0; i < p->dim; i += VW) {
+            uint32_t n = min_u32(p->dim - i, VW);
+            vf y = v_load_n(x + i, n) * p->scale;
+
+            if (p->soft_cap > 0)
+                y = v_tanh(y / p->soft_cap) * p->soft_cap;
+            if (p->accumulate)
+                y += v_load_n(out + i, n);
+            v_store_n(out + i, y, n);
+        }
+    }
+}
+
+static enum status scale(struct device *d, struct stream *s, const struct scale_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_rows, p->dim, scale_rows, p);
     return OK;
 }
 
@@ -294,10 +376,30 @@ static void silu_mul_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thre
     }
 }
 
+static void gelu_mul_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct silu_mul_params *p = arg;
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *gate = p->gate_up + (size_t)t * 2 * p->dim;
+        float *out = p->out + (size_t)t * p->dim;
+
+        for (uint32_t i = 0; i < p->dim; i += VW) {
+            uint32_t n = min_u32(p->dim - i, VW);
+            vf g = v_load_n(gate + i, n);
+            vf u = (g * g * 0.044715f + 1.0f) * g * -1.5957691216057308f; /* -2 sqrt(2 / pi) */
+
+            v_store_n(out + i, g / (v_exp(u) + 1.0f) * v_load_n(gate + p->dim + i, n), n);
+        }
+    }
+}
+
 static enum status silu_mul(struct device *d, struct stream *s, const struct silu_mul_params *p)
 {
     (void)s;
-    over_rows(d, p->n_rows, 4 * (size_t)p->dim, silu_mul_rows, p);
+    over_rows(d, p->n_rows, 4 * (size_t)p->dim,
+              p->activation == ACTIVATION_GELU_TANH ? gelu_mul_rows : silu_mul_rows, p);
     return OK;
 }
 
@@ -315,50 +417,6 @@ static enum status gather(struct device *d, struct stream *s, const struct gathe
 {
     (void)s;
     over_rows(d, p->n_rows, p->dim, gather_rows, p);
-    return OK;
-}
-
-/* One row and head: the sum of the weighted parts, divided by the sum of the weights. */
-static void merge_head(const struct merge_params *p, size_t at)
-{
-    size_t n_heads = (size_t)p->n_rows * p->n_heads;
-    float max = -INFINITY, total = 0;
-    float *out = p->out + at * p->head_dim;
-
-    for (uint32_t i = 0; i < p->n_parts; i++)
-        max = p->lse[i * n_heads + at] > max ? p->lse[i * n_heads + at] : max;
-    memset(out, 0, p->head_dim * sizeof(*out));
-    for (uint32_t i = 0; i < p->n_parts; i++) {
-        float lse = p->lse[i * n_heads + at];
-        const float *part = p->parts + (i * n_heads + at) * p->head_dim;
-
-        if (lse == -INFINITY)
-            continue;
-        float w = v_exp(v_set1(lse - max))[0];
-
-        total += w;
-        for (uint32_t k = 0; k < p->head_dim; k++)
-            out[k] += w * part[k];
-    }
-    for (uint32_t k = 0; total != 0 && k < p->head_dim; k++)
-        out[k] /= total;
-    if (p->out_lse)
-        p->out_lse[at] = total != 0 ? max + logf(total) : -INFINITY;
-}
-
-static void merge_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
-{
-    const struct merge_params *p = arg;
-
-    (void)thread;
-    for (size_t at = (size_t)begin * p->n_heads; at < (size_t)end * p->n_heads; at++)
-        merge_head(p, at);
-}
-
-static enum status merge(struct device *d, struct stream *s, const struct merge_params *p)
-{
-    (void)s;
-    over_rows(d, p->n_rows, (size_t)p->n_parts * p->n_heads * p->head_dim, merge_rows, p);
     return OK;
 }
 

@@ -167,4 +167,17 @@ static inline vf v_exp(vf x)
     return v_select(x == x, y, x);
 }
 
+/* tanh within a few units in the last place: a polynomial near 0 (Cephes), else from exp. */
+static inline vf v_tanh(vf x)
+{
+    vf z = x * x, far = 1.0f - 2.0f / (v_exp(x + x) + 1.0f);
+    vf p = v_set1(-5.70498872745e-3f);
+
+    p = v_fma(p, z, v_set1(2.06390887954e-2f));
+    p = v_fma(p, z, v_set1(-5.37397155531e-2f));
+    p = v_fma(p, z, v_set1(1.33314422036e-1f));
+    p = v_fma(p, z, v_set1(-3.33332819422e-1f));
+    return v_select(z < 0.390625f, v_fma(p * z, x, x), far);
+}
+
 #endif

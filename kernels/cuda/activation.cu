@@ -1,4 +1,4 @@
-/* activation.cu - the gated activation of a SwiGLU feed-forward layer.
+/* activation.cu - the gated activation of a feed-forward layer; multipliers and soft caps.
  *
  * Grid (T, ceil(F / (4 * THREADS)), at most GRID_Y_MAX): a block computes parts of one row, four
  * elements per thread and turn. */
@@ -14,7 +14,20 @@ static __device__ __forceinline__ float silu_mul(float x, float up)
     return x / (1 + expf(-x)) * up;
 }
 
-template <bool VEC>
+static __device__ __forceinline__ float gelu_mul(float x, float up)
+{
+    float u = (x * x * 0.044715f + 1) * x * 1.5957691216057308f; /* 2 sqrt(2 / pi) */
+
+    return x / (1 + expf(-u)) * up;
+}
+
+template <enum activation F>
+static __device__ __forceinline__ float gated(float x, float up)
+{
+    return F == ACTIVATION_SILU ? silu_mul(x, up) : gelu_mul(x, up);
+}
+
+template <enum activation F, bool VEC>
 static __global__ void __launch_bounds__(THREADS) silu_mul_kernel(struct silu_mul_params p)
 {
     const float *gate = p.gate_up + (size_t)blockIdx.x * 2 * p.dim;
@@ -25,23 +38,81 @@ static __global__ void __launch_bounds__(THREADS) silu_mul_kernel(struct silu_mu
         float4 g = load4<VEC>(gate, i, p.dim), u = load4<VEC>(gate + p.dim, i, p.dim);
 
         store4<VEC>(out, i, p.dim,
-                    make_float4(silu_mul(g.x, u.x), silu_mul(g.y, u.y), silu_mul(g.z, u.z),
-                                silu_mul(g.w, u.w)));
+                    make_float4(gated<F>(g.x, u.x), gated<F>(g.y, u.y), gated<F>(g.z, u.z),
+                                gated<F>(g.w, u.w)));
     }
+}
+
+static dim3 grid_of(uint32_t n_rows, uint32_t dim)
+{
+    uint32_t n_y = ceil_div(dim, 4 * THREADS);
+
+    return dim3(n_rows, n_y < GRID_Y_MAX ? n_y : GRID_Y_MAX);
+}
+
+template <enum activation F>
+static void silu_mul_launch(const struct silu_mul_params *p, cudaStream_t s)
+{
+    dim3 grid = grid_of(p->n_rows, p->dim);
+
+    if (rows_are_vec4(p->gate_up, p->dim) && rows_are_vec4(p->out, p->dim))
+        LAUNCH((silu_mul_kernel<F, true>), grid, THREADS, 0, s, *p);
+    else
+        LAUNCH((silu_mul_kernel<F, false>), grid, THREADS, 0, s, *p);
 }
 
 enum status cuda_silu_mul(struct device *d, struct stream *stream, const struct silu_mul_params *p)
 {
     struct cuda_context *c = cuda_context_of(d);
     cudaStream_t s = cuda_stream_of(c, stream);
-    uint32_t n_y = ceil_div(p->dim, 4 * THREADS);
-    dim3 grid(p->n_rows, n_y < GRID_Y_MAX ? n_y : GRID_Y_MAX);
 
     if (p->n_rows == 0)
         return OK;
-    if (rows_are_vec4(p->gate_up, p->dim) && rows_are_vec4(p->out, p->dim))
-        LAUNCH(silu_mul_kernel<true>, grid, THREADS, 0, s, *p);
+    if (p->activation == ACTIVATION_GELU_TANH)
+        silu_mul_launch<ACTIVATION_GELU_TANH>(p, s);
     else
-        LAUNCH(silu_mul_kernel<false>, grid, THREADS, 0, s, *p);
+        silu_mul_launch<ACTIVATION_SILU>(p, s);
     return cuda_launched(c, "silu_mul");
+}
+
+static __device__ __forceinline__ float scaled(const struct scale_params &p, float x, float old)
+{
+    float y = x * p.scale;
+
+    if (p.soft_cap > 0)
+        y = tanhf(y / p.soft_cap) * p.soft_cap;
+    return p.accumulate ? old + y : y;
+}
+
+template <bool VEC>
+static __global__ void __launch_bounds__(THREADS) scale_kernel(struct scale_params p)
+{
+    const float *x = p.x + (size_t)blockIdx.x * p.dim;
+    float *out = p.out + (size_t)blockIdx.x * p.dim;
+    uint32_t step = gridDim.y * THREADS * 4;
+
+    for (uint32_t i = (blockIdx.y * THREADS + threadIdx.x) * 4; i < p.dim; i += step) {
+        float4 v = load4<VEC>(x, i, p.dim), old = make_float4(0, 0, 0, 0);
+
+        if (p.accumulate)
+            old = load4<VEC>(out, i, p.dim);
+        store4<VEC>(out, i, p.dim,
+                    make_float4(scaled(p, v.x, old.x), scaled(p, v.y, old.y),
+                                scaled(p, v.z, old.z), scaled(p, v.w, old.w)));
+    }
+}
+
+enum status cuda_scale(struct device *d, struct stream *stream, const struct scale_params *p)
+{
+    struct cuda_context *c = cuda_context_of(d);
+    cudaStream_t s = cuda_stream_of(c, stream);
+    dim3 grid = grid_of(p->n_rows, p->dim);
+
+    if (p->n_rows == 0)
+        return OK;
+    if (rows_are_vec4(p->x, p->dim) && rows_are_vec4(p->out, p->dim))
+        LAUNCH(scale_kernel<true>, grid, THREADS, 0, s, *p);
+    else
+        LAUNCH(scale_kernel<false>, grid, THREADS, 0, s, *p);
+    return cuda_launched(c, "scale");
 }

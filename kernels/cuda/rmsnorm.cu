@@ -1,4 +1,5 @@
-/* rmsnorm.cu - root-mean-square norm of rows (Zhang and Sennrich 2019), with the residual's sum.
+/* rmsnorm.cu - root-mean-square norm of rows (Zhang and Sennrich 2019), with the residual's sum;
+ * norms of heads, and LayerNorm.
  *
  * Grid (T): a block computes one row, with a number of warps chosen by its length. A thread has
  * four consecutive elements out of every 4 * block size. The first KEPT of these stay in registers;
@@ -7,6 +8,7 @@
  *
  * The squares are summed in four chains per thread, then by a butterfly over the warp, then over
  * the warps in order: a row's bits depend on the row alone. */
+#include "base/check.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
 #include "kernels/cuda/vec4.cuh"
@@ -96,6 +98,45 @@ static void rmsnorm_launch(const struct rmsnorm_params *p, cudaStream_t s)
         LAUNCH((rmsnorm_kernel<N_WARPS, false>), p->n_rows, N_WARPS * WARP, 0, s, *p);
 }
 
+/* Norms of other kinds than Llama's: a warp per vector, whose lanes have elements lane, lane +
+ * WARP, ... */
+static __global__ void __launch_bounds__(WARP) norm_kernel(struct rmsnorm_params p)
+{
+    __shared__ float shared[1];
+    uint32_t row = blockIdx.x / p.n_parts, part = blockIdx.x % p.n_parts;
+    const float *x = p.x + row * p.x_stride + (size_t)part * p.dim;
+    float *out = p.out + row * p.out_stride + (size_t)part * p.dim;
+    float mean = 0, squares = 0;
+
+    if (p.center) {
+        for (uint32_t i = threadIdx.x; i < p.dim; i += WARP)
+            mean += x[i];
+        mean = block_sum<1>(mean, shared) / (float)p.dim;
+        __syncthreads(); /* before `shared` is written again */
+    }
+    for (uint32_t i = threadIdx.x; i < p.dim; i += WARP)
+        squares = fmaf(x[i] - mean, x[i] - mean, squares);
+    float scale = 1.0f / sqrtf(block_sum<1>(squares, shared) / (float)p.dim + p.eps);
+
+    /* A thread writes only elements that no other thread reads, so out may be x. */
+    for (uint32_t i = threadIdx.x; i < p.dim; i += WARP) {
+        float y = (x[i] - mean) * scale * p.w[i];
+
+        if (p.bias)
+            y += p.bias[i];
+        out[i] = p.accumulate ? out[i] + y : y;
+    }
+}
+
+static void norm_launch(struct rmsnorm_params p, cudaStream_t s)
+{
+    ASSERT(!p.sum);
+    p.n_parts = p.n_parts ? p.n_parts : 1;
+    p.x_stride = p.x_stride ? p.x_stride : (size_t)p.n_parts * p.dim;
+    p.out_stride = p.out_stride ? p.out_stride : (size_t)p.n_parts * p.dim;
+    LAUNCH(norm_kernel, p.n_rows * p.n_parts, WARP, 0, s, p);
+}
+
 enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct rmsnorm_params *p)
 {
     struct cuda_context *c = cuda_context_of(d);
@@ -103,7 +144,9 @@ enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct r
 
     if (p->n_rows == 0)
         return OK;
-    if (p->dim <= WARP * 4 * KEPT)
+    if (p->n_parts || p->x_stride || p->out_stride || p->center || p->accumulate || p->bias)
+        norm_launch(*p, s);
+    else if (p->dim <= WARP * 4 * KEPT)
         rmsnorm_launch<1>(p, s);
     else if (p->dim <= 4 * WARP * 4 * KEPT)
         rmsnorm_launch<4>(p, s);

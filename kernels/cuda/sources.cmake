@@ -12,7 +12,6 @@ set(TARN_CUDA_SOURCES
     gemm_int.cu
     gemm_rows.cu
     kv_copy.cu
-    merge.cu
     ops.cu
     rmsnorm.cu
     rope.cu

@@ -1,6 +1,5 @@
 /* attention.c - reference: a plain softmax in double over all visible keys. It has no tiles, so
- * it also checks how the fast kernels merge theirs. The CPU device uses it for windows and soft
- * caps. */
+ * it also checks how the fast kernels merge theirs. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -11,7 +11,7 @@ const struct ops ref_ops = {
     .attention = ref_attention,
     .silu_mul = ref_silu_mul,
     .gather = ref_gather,
-    .merge = ref_merge,
     .kv_gather = ref_kv_gather,
     .kv_scatter = ref_kv_scatter,
+    .scale = ref_scale,
 };

@@ -21,10 +21,16 @@ NODISCARD enum status ref_attention(struct device *, struct stream *,
 NODISCARD enum status ref_silu_mul(struct device *, struct stream *,
                                    const struct silu_mul_params *);
 NODISCARD enum status ref_gather(struct device *, struct stream *, const struct gather_params *);
-NODISCARD enum status ref_merge(struct device *, struct stream *, const struct merge_params *);
+/* For tests only, not in ref_ops: attention has no tiles here, so these two give its result, but
+ * not its bits. */
+NODISCARD enum status ref_attention_tiles(struct device *, struct stream *,
+                                          const struct attention_params *);
+NODISCARD enum status ref_merge_tiles(struct device *, struct stream *,
+                                      const struct merge_tiles_params *);
 NODISCARD enum status ref_kv_gather(struct device *, struct stream *,
                                     const struct kv_copy_params *);
 NODISCARD enum status ref_kv_scatter(struct device *, struct stream *,
                                      const struct kv_copy_params *);
+NODISCARD enum status ref_scale(struct device *, struct stream *, const struct scale_params *);
 
 #endif

@@ -1,7 +1,14 @@
-/* silu_mul.c - reference: the gated activation of a SwiGLU feed-forward layer. */
+/* silu_mul.c - reference: the gated activation of a feed-forward layer. */
 #include <math.h>
 
 #include "kernels/ref/ref.h"
+
+static double activation(enum activation f, double x)
+{
+    double u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
+
+    return x / (1 + exp(f == ACTIVATION_SILU ? -x : -2 * u));
+}
 
 enum status ref_silu_mul(struct device *d, struct stream *s, const struct silu_mul_params *p)
 {
@@ -13,7 +20,7 @@ enum status ref_silu_mul(struct device *d, struct stream *s, const struct silu_m
 
         for (uint32_t i = 0; i < p->dim; i++)
             p->out[(size_t)t * p->dim + i] =
-                (float)((double)gate[i] / (1 + exp(-(double)gate[i])) * up[i]);
+                (float)(activation(p->activation, (double)gate[i]) * up[i]);
     }
     return OK;
 }

@@ -433,40 +433,6 @@ static void partial_attention_matches_reference(void **state)
                      5, true);
 }
 
-/* Attention over the even segments merged with attention over the odd ones is attention over
- * all. */
-static void partial_attentions_merge_to_the_whole(void **state)
-{
-    struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
-    struct part part = {0, 400, 57, 0};
-    static struct world w;
-
-    (void)state;
-    open_world(&w, &shape, 64, 32);
-    add_sequence(&w, odd_cut, ODD_SEGS);
-    struct result whole = run(&w, &part, 1, false), halves[2];
-    float *parts = host_array(2 * whole.n_out * sizeof *parts);
-    float *lse = host_array(2 * whole.n_lse * sizeof *lse);
-    for (uint32_t i = 0; i < 2; i++) {
-        part.missing = 0x55555555u << i;
-        halves[i] = run(&w, &part, 1, false);
-        memcpy(parts + i * whole.n_out, halves[i].p.out, whole.n_out * sizeof *parts);
-        memcpy(lse + i * whole.n_lse, halves[i].p.lse, whole.n_lse * sizeof *lse);
-    }
-    struct merge_params m = {
-        .n_rows = part.n_rows, .n_heads = shape.n_heads, .head_dim = shape.dim, .n_parts = 2};
-    m.parts = on_device(w.d, parts, 2 * whole.n_out * sizeof *parts);
-    m.lse = on_device(w.d, lse, 2 * whole.n_lse * sizeof *lse);
-    m.out = on_device(w.d, NULL, whole.n_out * sizeof *parts);
-    m.out_lse = on_device(w.d, NULL, whole.n_lse * sizeof *lse);
-    assert_ok(device_ops(w.d)->merge(w.d, NULL, &m));
-    assert_close("merged", from_device(w.d, m.out, whole.n_out * sizeof *parts), whole.p.out,
-                 whole.n_out, 1e-5f, 1e-5f);
-    assert_close("merged lse", from_device(w.d, m.out_lse, whole.n_lse * sizeof *lse), whole.p.lse,
-                 whole.n_lse, 1e-5f, 1e-5f);
-    cuda_test_free_all(w.d);
-}
-
 /* --- The same bits --- */
 
 /* Check that the rows of a part have the bits of `whole`, which computed the sequence at once. */
@@ -664,7 +630,6 @@ int main(void)
         cmocka_unit_test(window_edges_match_reference),
         cmocka_unit_test(soft_caps_match_reference),
         cmocka_unit_test(partial_attention_matches_reference),
-        cmocka_unit_test(partial_attentions_merge_to_the_whole),
         cmocka_unit_test(rows_have_the_same_bits_in_any_batch),
         cmocka_unit_test(rows_have_the_same_bits_without_room_for_partials),
         cmocka_unit_test(values_of_later_keys_never_matter),

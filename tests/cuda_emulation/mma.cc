@@ -47,7 +47,7 @@ static float bf16_value(uint16_t h)
 }
 
 /* The row of register i in A [16, 16], and the column of its lower half. B [k][n] is analogous. */
-static void mma(const emulation_operands all[32], float (*value)(uint16_t))
+template <float (*value)(uint16_t)> static void mma(const emulation_operands all[32])
 {
     float a[16][16], b[16][8], d[16][8];
 
@@ -80,12 +80,12 @@ static void mma(const emulation_operands all[32], float (*value)(uint16_t))
 
 void emulation_mma_bf16(const emulation_operands all[32])
 {
-    mma(all, bf16_value);
+    mma<bf16_value>(all);
 }
 
 void emulation_mma_f16(const emulation_operands all[32])
 {
-    mma(all, emulation_f16_value);
+    mma<emulation_f16_value>(all);
 }
 
 static void check_rows(const emulation_operands all[32])

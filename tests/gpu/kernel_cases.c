@@ -156,12 +156,6 @@ static enum status run_embed(struct speed *s, void *arg, uint32_t turn)
     return s->ops->embed(s->d, NULL, arg);
 }
 
-static enum status run_merge(struct speed *s, void *arg, uint32_t turn)
-{
-    (void)turn;
-    return s->ops->merge(s->d, NULL, arg);
-}
-
 /* The numbers i * step modulo `below`. */
 static const uint32_t *numbers(struct speed *s, uint32_t n, uint32_t step, uint32_t below)
 {
@@ -263,25 +257,6 @@ static void time_rope(struct speed *s, const struct shape *h, uint32_t n_rows)
     speed_clear(s);
 }
 
-static void time_merge(struct speed *s, const struct shape *h, uint32_t n_rows)
-{
-    enum { N_PARTS = 8 };
-    size_t n_heads = (size_t)n_rows * h->n_heads, n = n_heads * h->head_dim;
-    struct merge_params p = {.n_rows = n_rows,
-                             .n_heads = h->n_heads,
-                             .head_dim = h->head_dim,
-                             .n_parts = N_PARTS,
-                             .parts = speed_floats(s, N_PARTS * n),
-                             .lse = speed_floats(s, N_PARTS * n_heads),
-                             .out = speed_floats(s, n)};
-    struct speed_case c = {
-        .op = "merge", .run = run_merge, .arg = &p, .bytes = 4.0 * (N_PARTS + 1) * (double)n};
-
-    snprintf(c.shape, sizeof c.shape, "%s T %u, %d parts", h->name, n_rows, N_PARTS);
-    (void)speed_time(s, &c);
-    speed_clear(s);
-}
-
 void speed_small_ops(struct speed *s)
 {
     static const uint32_t rows[] = {1, 64, 512, 2048};
@@ -296,7 +271,6 @@ void speed_small_ops(struct speed *s)
             time_embed(s, &h, n_rows);
             time_norms(s, &h, n_rows);
             time_rope(s, &h, n_rows);
-            time_merge(s, &h, n_rows);
         }
 }
 

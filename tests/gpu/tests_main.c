@@ -17,7 +17,7 @@ int test_attention_main(void);
 int test_device_main(void);
 int test_gemm_main(void);
 int test_kv_copy_main(void);
-int test_merge_main(void);
+int test_norms_main(void);
 int test_same_tokens_gpu_main(void);
 int test_sample_main(void);
 int test_small_main(void);
@@ -31,7 +31,7 @@ static const struct {
     {"device", test_device_main},
     {"gemm", test_gemm_main},
     {"kv_copy", test_kv_copy_main},
-    {"merge", test_merge_main},
+    {"norms", test_norms_main},
     {"same_tokens_gpu", test_same_tokens_gpu_main},
     {"sample", test_sample_main},
     {"small", test_small_main},

@@ -1,203 +1,6 @@
 /* test_attention.c - attention: compared with the reference, and the same bits for a row whatever
  * the chunks, the batch, the number of threads and the content of unwritten slots. */
-#include "tests/unit/kernels/kernel_test.h"
-
-#include "kernels/ref/ref.h"
-
-#define N_SEQS_MAX 4
-#define N_LAYERS 2
-#define LAYER 1
-
-/* A few sequences with keys, values and queries for all positions; the test fills the pool as it
- * proceeds. */
-struct world {
-    enum dtype dtype;
-    uint32_t n_heads;
-    uint32_t n_kv_heads;
-    uint32_t dim;
-    uint32_t n_seqs;
-    uint32_t len[N_SEQS_MAX];
-    uint32_t n_segs[N_SEQS_MAX];
-    uint32_t seg_len[N_SEQS_MAX][64]; /* the last one may reach behind len */
-    uint32_t block0[N_SEQS_MAX][64];
-    uint32_t *blocks;
-    uint32_t n_blocks;
-    float *q[N_SEQS_MAX]; /* [len][H][d] */
-    float *k[N_SEQS_MAX]; /* [len][G][d] */
-    float *v[N_SEQS_MAX];
-    struct kv_pool pool;
-};
-
-/* Segments of seg_tokens, or of random lengths when that is 0. */
-static void world_init(struct world *w, uint32_t seg_tokens)
-{
-    uint32_t max_blocks = 0;
-
-    for (uint32_t s = 0; s < w->n_seqs; s++) {
-        w->n_segs[s] = 0;
-        for (uint32_t at = 0; at < w->len[s]; w->n_segs[s]++) {
-            uint32_t n = seg_tokens ? seg_tokens : 1 + rng_below(KV_SEGMENT_TOKENS_MAX);
-
-            w->seg_len[s][w->n_segs[s]] = n;
-            w->block0[s][w->n_segs[s]] = max_blocks;
-            max_blocks += (n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-            at += n;
-        }
-        w->q[s] = random_floats((size_t)w->len[s] * w->n_heads * w->dim);
-        w->k[s] = random_floats((size_t)w->len[s] * w->n_kv_heads * w->dim);
-        w->v[s] = random_floats((size_t)w->len[s] * w->n_kv_heads * w->dim);
-    }
-    w->n_blocks = max_blocks;
-    w->blocks = test_alloc(max_blocks * sizeof(*w->blocks));
-    for (uint32_t i = 0; i < max_blocks; i++) { /* a random permutation */
-        uint32_t j = rng_below(i + 1);
-
-        w->blocks[i] = w->blocks[j];
-        w->blocks[j] = i;
-    }
-    w->pool = (struct kv_pool){.layout = kv_layout_of(w->dtype),
-                               .n_blocks = max_blocks,
-                               .n_layers = N_LAYERS,
-                               .n_kv_heads = w->n_kv_heads,
-                               .head_dim = w->dim};
-    w->pool.base = test_alloc(max_blocks * kv_block_bytes(&w->pool));
-}
-
-static void world_fini(struct world *w)
-{
-    for (uint32_t s = 0; s < w->n_seqs; s++) {
-        free(w->q[s]);
-        free(w->k[s]);
-        free(w->v[s]);
-    }
-    free(w->blocks);
-    free(w->pool.base);
-}
-
-static size_t world_rows(const struct world *w)
-{
-    size_t n = 0;
-
-    for (uint32_t s = 0; s < w->n_seqs; s++)
-        n += w->len[s];
-    return n;
-}
-
-static size_t world_outputs(const struct world *w)
-{
-    return world_rows(w) * w->n_heads * w->dim;
-}
-
-/* Fill every slot with a value that must not be read, such as NaN or infinity. */
-static void world_poison(struct world *w, float value)
-{
-    size_t n = w->n_blocks * kv_block_bytes(&w->pool) / dtype_bytes(w->dtype);
-
-    for (size_t i = 0; i < n; i++)
-        dtype_store(w->dtype, w->pool.base, i, value);
-}
-
-/* Write positions [pos0, end) of a sequence into the cache, as rope_kv does. */
-static void world_write(struct world *w, uint32_t s, uint32_t pos0, uint32_t end)
-{
-    uint32_t at = 0;
-
-    for (uint32_t i = 0; i < w->n_segs[s]; at += w->seg_len[s][i++]) {
-        for (uint32_t j = 0; j < w->seg_len[s][i]; j++) {
-            uint32_t pos = at + j, off = j % KV_BLOCK_TOKENS;
-            uint32_t block = w->blocks[w->block0[s][i] + j / KV_BLOCK_TOKENS];
-
-            if (pos < pos0 || pos >= end)
-                continue;
-            for (uint32_t g = 0; g < w->n_kv_heads; g++) {
-                for (uint32_t e = 0; e < w->dim; e++) {
-                    size_t src = ((size_t)pos * w->n_kv_heads + g) * w->dim + e;
-
-                    dtype_store(w->dtype, kv_at(&w->pool, block, LAYER, 0, g),
-                                kv_k_index(&w->pool, e, off), w->k[s][src]);
-                    dtype_store(w->dtype, kv_at(&w->pool, block, LAYER, 1, g),
-                                kv_v_index(&w->pool, e, off), w->v[s][src]);
-                }
-            }
-        }
-    }
-}
-
-/* One call under construction. */
-struct call {
-    struct attn_seq seqs[N_SEQS_MAX];
-    struct attn_segment segs[N_SEQS_MAX * 64];
-    uint32_t n_seqs, n_segs, n_rows;
-    uint32_t window;
-    float soft_cap;
-    float *q;
-    float *out;
-    float *lse;
-    size_t width, q_stride;
-};
-
-static void call_init(struct call *c, const struct world *w, size_t rows)
-{
-    c->width = (size_t)w->n_heads * w->dim;
-    c->q_stride = c->width + 5;
-    c->n_seqs = c->n_segs = c->n_rows = c->window = 0;
-    c->soft_cap = 0;
-    c->lse = NULL;
-    c->q = test_alloc(rows * c->q_stride * sizeof(float));
-    c->out = test_alloc(rows * c->width * sizeof(float));
-}
-
-/* Rows of positions [pos0, end) of sequence s join the call. */
-static void call_add(struct call *c, const struct world *w, uint32_t s, uint32_t pos0, uint32_t end)
-{
-    struct attn_seq *seq = &c->seqs[c->n_seqs++];
-    uint32_t at = 0;
-
-    *seq =
-        (struct attn_seq){.row0 = c->n_rows, .n_rows = end - pos0, .pos0 = pos0, .seg0 = c->n_segs};
-    for (uint32_t i = 0; at < end; at += w->seg_len[s][i++]) {
-        uint32_t n = w->seg_len[s][i] < end - at ? w->seg_len[s][i] : end - at;
-
-        c->segs[c->n_segs++] =
-            (struct attn_segment){.pos0 = at, .n_tokens = n, .block0 = w->block0[s][i]};
-        seq->n_segs++;
-    }
-    for (uint32_t pos = pos0; pos < end; pos++)
-        memcpy(c->q + c->n_rows++ * c->q_stride, w->q[s] + pos * c->width,
-               c->width * sizeof(float));
-}
-
-/* On d, or by the reference (d NULL). */
-static void call_run(struct call *c, const struct world *w, struct device *d)
-{
-    struct attention_params p = {
-        .n_seqs = c->n_seqs,
-        .n_heads = w->n_heads,
-        .layer = LAYER,
-        .window = c->window,
-        .scale = 1.0f / sqrtf((float)w->dim),
-        .soft_cap = c->soft_cap,
-        .q = c->q,
-        .q_stride = c->q_stride,
-        .out = c->out,
-        .lse = c->lse,
-        .seqs = c->seqs,
-        .segments = c->segs,
-        .blocks = w->blocks,
-        .pool = w->pool,
-    };
-
-    if (d)
-        assert_int_equal(device_ops(d)->attention(d, NULL, &p), OK);
-    else
-        assert_int_equal(ref_attention(NULL, NULL, &p), OK);
-}
-
-static void call_fini(struct call *c)
-{
-    free(c->q);
-    free(c->out);
-}
+#include "tests/unit/kernels/attention_world.h"
 
 /* All rows of all sequences in one call; the caller frees the result. */
 static float *run_whole(struct world *w, struct device *d)
@@ -252,27 +55,6 @@ static float *run_chunked(struct world *w, struct device *d, uint32_t chunk, boo
         call_fini(&c);
     }
     return out;
-}
-
-static void write_all(struct world *w)
-{
-    for (uint32_t s = 0; s < w->n_seqs; s++)
-        world_write(w, s, 0, w->len[s]);
-}
-
-/* Tiles take queries and probabilities in bf16, with relative errors up to 2^-9. A score of about
- * sqrt(d) * |q| |k| / sqrt(d), with outliers up to 10, then errs by some 0.1; values are up to
- * 10. */
-static void check_world(const char *what, struct device *d, const struct world *w, const float *got,
-                        const float *want)
-{
-    bool rounds =
-        strcmp(device_ops(d)->name, "cpu-amx") == 0 && w->dtype == DTYPE_BF16 && w->dim % 32 == 0;
-
-    if (rounds)
-        check_near(what, got, want, world_outputs(w), 0.1, 0.01, 1e-4);
-    else
-        check_close(what, got, want, world_outputs(w), 2e-5, 2e-5);
 }
 
 static void check_against_ref(struct device *d, struct world *w, uint32_t seg_tokens)
@@ -517,66 +299,42 @@ static void call_half(struct call *c, const struct world *w, uint32_t odd, float
     c->lse = lse;
 }
 
-/* Attention over two halves of the keys, merged, equals attention over all. The first rows have no
- * keys in the second half. */
+/* Attention over half of the keys. The first rows have no keys in the second half. */
 static void parts_on(struct device *d)
 {
     enum { LEN = 150, H = 4 };
     struct world w = {
         .dtype = DTYPE_BF16, .n_heads = H, .n_kv_heads = 2, .dim = 64, .n_seqs = 1, .len = {LEN}};
     size_t n_lse = (size_t)LEN * H, n = n_lse * w.dim;
-    float *parts = test_alloc(2 * n * sizeof(float)), *lse = test_alloc(4 * n_lse * sizeof(float));
-    float *got = test_alloc(n * sizeof(float)), *both = test_alloc(n_lse * sizeof(float));
-    struct call whole, half;
+    float *lse = test_alloc(n_lse * sizeof(float)), *want_lse = test_alloc(n_lse * sizeof(float));
+    float *part = test_alloc(n * sizeof(float));
+    struct call half;
 
     world_init(&w, 40);
     world_poison(&w, NAN);
     write_all(&w);
     for (uint32_t odd = 0; odd < 2; odd++) {
-        call_half(&half, &w, odd, lse + odd * n_lse);
+        call_half(&half, &w, odd, lse);
         call_run(&half, &w, d);
-        memcpy(parts + odd * n, half.out, n * sizeof(float));
-        half.lse = lse + (2 + odd) * n_lse;
+        memcpy(part, half.out, n * sizeof(float));
+        half.lse = want_lse;
         call_run(&half, &w, NULL);
-        check_world("a part", d, &w, parts + odd * n, half.out);
-        check_near("its lse", lse + odd * n_lse, half.lse, n_lse, 0.1, 0.01, 1e-4);
+        check_world("a part", d, &w, part, half.out);
+        check_near("its lse", lse, want_lse, n_lse, 0.1, 0.01, 1e-4);
         call_fini(&half);
     }
-    assert_true(isinf(lse[n_lse]) && lse[n_lse] < 0 && parts[n] == 0);
-    struct merge_params m = {.n_rows = LEN,
-                             .n_heads = H,
-                             .head_dim = w.dim,
-                             .n_parts = 2,
-                             .parts = parts,
-                             .lse = lse,
-                             .out = got,
-                             .out_lse = both};
-
-    parts[n] = NAN; /* of a row without keys: counts nothing */
-    assert_int_equal(device_ops(d)->merge(d, NULL, &m), OK);
-    call_init(&whole, &w, LEN);
-    call_add(&whole, &w, 0, 0, LEN);
-    whole.lse = lse;
-    call_run(&whole, &w, d);
-    check_near("joined", got, whole.out, n, 0.02, 0.01, 1e-4);
-    check_near("joined lse", both, lse, n_lse, 1e-3, 1e-4, 1e-6);
-    call_fini(&whole);
+    assert_true(isinf(lse[0]) && lse[0] < 0 && part[0] == 0);
     world_fini(&w);
-    free(parts);
+    free(part);
     free(lse);
-    free(got);
-    free(both);
+    free(want_lse);
 }
 
-static void parts_joined_by_their_lse_are_the_whole(void **state)
+static void attention_to_some_segments_tells_its_weight(void **state)
 {
     (void)state;
     each_variant(1, parts_on);
     each_variant(3, parts_on);
-    struct device *ref = open_device(DEVICE_REF, NULL, 1);
-
-    parts_on(ref);
-    device_close(ref);
 }
 
 /* With a window of n, a row has the same result as in a sequence of only its last n keys at the
@@ -660,7 +418,7 @@ int main(void)
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
         cmocka_unit_test(inf_and_nan_reach_only_rows_that_see_them),
-        cmocka_unit_test(parts_joined_by_their_lse_are_the_whole),
+        cmocka_unit_test(attention_to_some_segments_tells_its_weight),
         cmocka_unit_test(a_window_hides_what_lies_before_it),
         cmocka_unit_test(a_soft_cap_bounds_scores),
     };
