@@ -50,10 +50,32 @@ struct model_family {
 extern const struct model_family *const model_families[];
 
 extern const struct model_family family_llama;
+extern const struct model_family family_mistral;
+extern const struct model_family family_qwen2;
+extern const struct model_family family_qwen3;
+extern const struct model_family family_phi3;
+extern const struct model_family family_gemma2;
+extern const struct model_family family_gemma3;
+extern const struct model_family family_smollm3;
+extern const struct model_family family_olmo2;
+extern const struct model_family family_granite;
+extern const struct model_family family_stablelm;
 
 /* Read the fields that Hugging Face configs of most families share: shapes, RoPE, type, end of
  * sequence. For read_config(). */
 NODISCARD enum status model_read_common(const struct json *j, struct model_config *m,
                                         struct buf *why);
+/* Read rope_theta, rope_scaling, rope_parameters and partial_rotary_factor; part of the above. A
+ * theta above 0 in m->rope is the family's default. */
+NODISCARD enum status model_read_rope(const struct json *j, struct model_config *m,
+                                      struct buf *why);
+/* Read the number `window` of visible keys, which has the family's default before, and, where the
+ * file lists layer_types, the layers with a window; *listed: it does. To be called after
+ * model_read_common(). */
+NODISCARD enum status model_read_window(const struct json *j, struct model_config *m, bool *listed,
+                                        struct buf *why);
+/* Check that the activation (hidden_act) is `name`. */
+NODISCARD enum status model_check_activation(const struct json *j, const char *name,
+                                             struct buf *why);
 
 #endif

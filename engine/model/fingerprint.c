@@ -28,14 +28,13 @@ struct field_table fingerprint_fields(void)
 
 /* The frequencies are in the text beside the settings that they follow from: another C library's
  * pow() may round them differently. */
-static enum status write_freqs(const struct model_config *m, struct buf *out)
+static enum status write_freqs(const struct model_config *m, bool local, struct buf *out)
 {
-    double freqs[128];
-    enum status s = buf_puts(out, " rope_freqs=");
+    double freqs[MODEL_ROPE_PAIRS_MAX];
+    enum status s = buf_puts(out, local ? " rope_local_freqs=" : " rope_freqs=");
+    uint32_t n = model_rope_freqs(m, local, freqs);
 
-    ASSERT(m->head_dim / 2 <= ARRAY_SIZE(freqs));
-    model_rope_freqs(m, freqs);
-    for (uint32_t i = 0; s == OK && i < m->head_dim / 2; i++)
+    for (uint32_t i = 0; s == OK && i < n; i++)
         s = buf_printf(out, "%s%a", i ? "," : "", freqs[i]);
     return s;
 }
@@ -49,7 +48,9 @@ enum status fingerprint_write(const struct fingerprint_config *c, struct buf *ou
     if (s == OK)
         s = model_config_write(c->model, true, out);
     if (s == OK)
-        s = write_freqs(c->model, out);
+        s = write_freqs(c->model, false, out);
+    if (s == OK && c->model->rope_local.theta > 0)
+        s = write_freqs(c->model, true, out);
     if (s == OK)
         s = fields_write(fingerprint_fields(), &c->terms, true, out);
     return s == OK ? buf_printf(out, " ops=%s weights=%s", c->ops_name, hex) : s;

@@ -2,16 +2,56 @@
 
 #include <math.h>
 
-enum status layer_norm(const struct layer_step *s, uint32_t n_rows, const float *x, const float *w,
-                       float *out)
+enum status layer_norm_with(const struct layer_step *s, uint32_t n_rows, const float *x,
+                            const float *w, const float *bias, bool accumulate, float *out)
 {
     struct rmsnorm_params p = {.n_rows = n_rows,
                                .dim = s->model->dim,
                                .eps = (float)s->model->rms_eps,
                                .x = x,
                                .w = w,
-                               .out = out};
+                               .out = out,
+                               .center = s->model->norm == NORM_LAYER,
+                               .accumulate = accumulate,
+                               .bias = bias};
     return s->ops->rmsnorm(s->device, NULL, &p);
+}
+
+enum status layer_norm(const struct layer_step *s, uint32_t n_rows, const float *x, const float *w,
+                       float *out)
+{
+    return layer_norm_with(s, n_rows, x, w, NULL, false, out);
+}
+
+enum status layer_norm_heads(const struct layer_step *s, uint32_t n_parts, uint32_t dim,
+                             const float *w, float *first)
+{
+    const struct model_config *m = s->model;
+    size_t stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    struct rmsnorm_params p = {.n_rows = s->n_rows,
+                               .dim = dim,
+                               .eps = (float)m->rms_eps,
+                               .x = first,
+                               .w = w,
+                               .out = first,
+                               .n_parts = n_parts,
+                               .x_stride = stride,
+                               .out_stride = stride,
+                               .center = m->norm == NORM_LAYER};
+    return s->ops->rmsnorm(s->device, NULL, &p);
+}
+
+enum status layer_scale(const struct layer_step *s, uint32_t n_rows, uint32_t dim, const float *x,
+                        double factor, double cap, bool accumulate, float *out)
+{
+    struct scale_params p = {.n_rows = n_rows,
+                             .dim = dim,
+                             .scale = factor > 0 ? (float)factor : 1,
+                             .soft_cap = (float)cap,
+                             .accumulate = accumulate,
+                             .x = x,
+                             .out = out};
+    return s->ops->scale(s->device, NULL, &p);
 }
 
 static enum status product(const struct layer_step *s, uint32_t n_rows, const float *a,
@@ -37,6 +77,23 @@ enum status layer_product(const struct layer_step *s, uint32_t n_rows, const flo
     return product(s, n_rows, a, w, next, bias, false, out);
 }
 
+static enum status sum_over_group(const struct layer_step *s, size_t n, float *x)
+{
+    struct all_reduce_params p = {.n = n, .x = x};
+
+    return s->group->n == 1 ? OK : s->ops->all_reduce(s->device, NULL, &p);
+}
+
+enum status layer_sum_product(const struct layer_step *s, uint32_t n_rows, const float *a,
+                              const struct weight *w, const struct weight *next, const float *bias,
+                              float *out)
+{
+    const float *own_bias = s->group->rank == 0 ? bias : NULL;
+    enum status status = product(s, n_rows, a, w, next, own_bias, false, out);
+
+    return status == OK ? sum_over_group(s, (size_t)n_rows * w->n, out) : status;
+}
+
 enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const float *a,
                               const struct weight *w, const struct weight *next, const float *bias,
                               float *out)
@@ -46,10 +103,7 @@ enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const
     bool is_first = s->group->rank == 0;
     enum status status = product(s, n_rows, a, w, next, is_first ? bias : NULL, is_first, out);
 
-    if (status != OK || s->group->n == 1)
-        return status;
-    struct all_reduce_params p = {.n = (size_t)n_rows * w->n, .x = out};
-    return s->ops->all_reduce(s->device, NULL, &p);
+    return status == OK ? sum_over_group(s, (size_t)n_rows * w->n, out) : status;
 }
 
 enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv)
@@ -58,19 +112,25 @@ enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv
     size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
     struct rope_kv_params p = {.n_rows = s->n_rows,
                                .n_heads = m->n_heads,
-                               .rot_dim = m->head_dim,
+                               .rot_dim = model_has_layer(m->no_rope, layer) ? 0 : model_rot_dim(m),
                                .layer = layer,
                                .q = qkv,
                                .k = qkv + q,
                                .v = qkv + q + kv,
                                .qkv_stride = q + 2 * kv,
                                .pos = s->pos,
-                               .cos_sin = s->cos_sin,
+                               .cos_sin = model_has_layer(m->windowed, layer) ? s->cos_sin_local
+                                                                              : s->cos_sin,
                                .n_pos = s->n_pos,
                                .slot_block = s->slot_block,
                                .slot_offset = s->slot_offset,
                                .pool = *s->pool};
     return s->ops->rope_kv(s->device, NULL, &p);
+}
+
+float layer_attention_scale(const struct model_config *m)
+{
+    return m->attention_scale > 0 ? (float)m->attention_scale : 1.0f / sqrtf((float)m->head_dim);
 }
 
 enum status layer_attention(const struct layer_step *s, uint32_t layer, const float *qkv,
@@ -83,7 +143,9 @@ enum status layer_attention(const struct layer_step *s, uint32_t layer, const fl
                                  .n_segs_max = s->seq_segments_most,
                                  .n_heads = m->n_heads,
                                  .layer = layer,
-                                 .scale = 1.0f / sqrtf((float)m->head_dim),
+                                 .window = model_has_layer(m->windowed, layer) ? m->window : 0,
+                                 .scale = layer_attention_scale(m),
+                                 .soft_cap = (float)m->attention_cap,
                                  .q = qkv,
                                  .q_stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
                                  .out = out,
@@ -91,13 +153,18 @@ enum status layer_attention(const struct layer_step *s, uint32_t layer, const fl
                                  .segments = s->segments,
                                  .blocks = s->blocks,
                                  .pool = *s->pool};
-    return s->ops->attention(s->device, NULL, &p);
+    return s->attention ? s->attention(s->attention_arg, &p)
+                        : s->ops->attention(s->device, NULL, &p);
 }
 
 enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float *gate_up,
                            float *out)
 {
-    struct silu_mul_params p = {.n_rows = s->n_rows, .dim = dim, .gate_up = gate_up, .out = out};
+    struct silu_mul_params p = {.n_rows = s->n_rows,
+                                .dim = dim,
+                                .gate_up = gate_up,
+                                .out = out,
+                                .activation = s->model->activation};
 
     return s->ops->silu_mul(s->device, NULL, &p);
 }

@@ -19,7 +19,8 @@ struct layer_step {
     const struct ops *ops;
     const struct model_config *model;
     const struct weights *weights;
-    const float *cos_sin; /* [n_pos, d] */
+    const float *cos_sin;       /* [n_pos, r]: r rotated dimensions of a head */
+    const float *cos_sin_local; /* the same for layers with a window */
     uint32_t n_pos;
     float *x;                           /* [T, D] residual stream */
     float *xn;                          /* [T, D] normed */
@@ -34,11 +35,26 @@ struct layer_step {
     const struct attn_seq *seqs;
     const struct attn_segment *segments;
     const struct kv_pool *pool;
+    /* In place of the op, while sequences of the batch have KV on other instances; else NULL. The
+     * arrays of p lie in host memory then. */
+    enum status (*attention)(void *arg, const struct attention_params *p);
+    void *attention_arg;
 };
 
-/* out [n_rows, D] = RMS norm of x with weights w. */
+/* Factor of the scores of attention. */
+float layer_attention_scale(const struct model_config *m);
+
+/* out [n_rows, D] = norm of x with weights w, of the model's kind. */
 NODISCARD enum status layer_norm(const struct layer_step *s, uint32_t n_rows, const float *x,
                                  const float *w, float *out);
+/* The same plus bias [D], which may be NULL; with `accumulate` the result is added to out. */
+NODISCARD enum status layer_norm_with(const struct layer_step *s, uint32_t n_rows, const float *x,
+                                      const float *w, const float *bias, bool accumulate,
+                                      float *out);
+/* Norm the n_heads heads from `first` on in each row of qkv [T, (H + 2 G) d] in place: parts of
+ * `dim` elements, each by itself. */
+NODISCARD enum status layer_norm_heads(const struct layer_step *s, uint32_t n_parts, uint32_t dim,
+                                       const float *w, float *first);
 /* out [n_rows, N] = a * w^T + bias. `next` is the weight of the following product, to be fetched
  * early. */
 NODISCARD enum status layer_product(const struct layer_step *s, uint32_t n_rows, const float *a,
@@ -48,12 +64,22 @@ NODISCARD enum status layer_product(const struct layer_step *s, uint32_t n_rows,
 NODISCARD enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const float *a,
                                         const struct weight *w, const struct weight *next,
                                         const float *bias, float *out);
+/* out = a * w^T + bias, summed over the group. */
+NODISCARD enum status layer_sum_product(const struct layer_step *s, uint32_t n_rows, const float *a,
+                                        const struct weight *w, const struct weight *next,
+                                        const float *bias, float *out);
+/* out [n_rows, dim] = x * factor (0: 1), or out += x * factor; then the soft cap (0: none). `cap`
+ * and `accumulate` exclude each other. */
+NODISCARD enum status layer_scale(const struct layer_step *s, uint32_t n_rows, uint32_t dim,
+                                  const float *x, double factor, double cap, bool accumulate,
+                                  float *out);
 /* Rotate Q in qkv [T, (H + 2 G) d] in place; write rotated K and V into the KV pool. */
 NODISCARD enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv);
-/* out [T, H d] = causal attention of Q in qkv over the KV pool, scaled by 1 / sqrt(d). */
+/* out [T, H d] = causal attention of Q in qkv over the KV pool, with the model's scale, soft cap
+ * and window. */
 NODISCARD enum status layer_attention(const struct layer_step *s, uint32_t layer, const float *qkv,
                                       float *out);
-/* out [T, dim] = silu(gate) * up of gate_up [T, 2 dim]. */
+/* out [T, dim] = f(gate) * up of gate_up [T, 2 dim] with the model's activation f. */
 NODISCARD enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float *gate_up,
                                      float *out);
 

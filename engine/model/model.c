@@ -1,6 +1,5 @@
 #include "engine/model/model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +8,6 @@
 #include "engine/model/family.h"
 
 #define CONFIG_BYTES_MAX ((size_t)4 << 20)
-#define PI 3.14159265358979323846
 
 #define ROW(member, name, type, ...) FIELD(model_config, member, name, type, __VA_ARGS__)
 #define COMPUTED .file = FIELD_COMPUTED
@@ -18,20 +16,34 @@
 #define GENERATION(low, high)                                                                      \
     .file = FIELD_GENERATION, .not_of_kv = true, .min = (low), .max = (high)
 
+#define ROPE_ROWS(rope)                                                                            \
+    ROW(rope.theta, #rope ".theta", FIELD_F64, COMPUTED),                                          \
+        ROW(rope.factor, #rope ".factor", FIELD_F64, COMPUTED),                                    \
+        ROW(rope.low_freq_factor, #rope ".low_freq_factor", FIELD_F64, COMPUTED),                  \
+        ROW(rope.high_freq_factor, #rope ".high_freq_factor", FIELD_F64, COMPUTED),                \
+        ROW(rope.beta_fast, #rope ".beta_fast", FIELD_F64, COMPUTED),                              \
+        ROW(rope.beta_slow, #rope ".beta_slow", FIELD_F64, COMPUTED),                              \
+        ROW(rope.magnitude, #rope ".magnitude", FIELD_F64, COMPUTED),                              \
+        ROW(rope.original_max_pos, #rope ".original_max_pos", FIELD_U32, COMPUTED),                \
+        ROW(rope.kind, #rope ".kind", FIELD_U32, COMPUTED)
+
 /* A row counts for the fingerprint unless it says not_of_kv: positions beyond max_pos are never
  * computed, the types of the weights are in the fingerprint by themselves, and the end-of-sequence
  * ids and the sampling defaults only choose tokens. */
 static const struct field rows[] = {
     ROW(family, "family", FIELD_NAMED, COMPUTED),
-    ROW(rope.theta, "rope.theta", FIELD_F64, COMPUTED),
-    ROW(rope.factor, "rope.factor", FIELD_F64, COMPUTED),
-    ROW(rope.low_freq_factor, "rope.low_freq_factor", FIELD_F64, COMPUTED),
-    ROW(rope.high_freq_factor, "rope.high_freq_factor", FIELD_F64, COMPUTED),
-    ROW(rope.original_max_pos, "rope.original_max_position_embeddings", FIELD_U32, COMPUTED),
-    ROW(rope.kind, "rope.kind", FIELD_U32, COMPUTED),
+    ROPE_ROWS(rope),
+    ROPE_ROWS(rope_local),
+    ROW(rope_factors, "rope_factors", FIELD_F64, COMPUTED),
     ROW(rms_eps, "rms_norm_eps", FIELD_F64, CONFIG(0, 1)),
+    ROW(attention_scale, "attention_scale", FIELD_F64, COMPUTED),
+    ROW(attention_cap, "attention_cap", FIELD_F64, COMPUTED),
+    ROW(logit_cap, "logit_cap", FIELD_F64, COMPUTED),
+    ROW(embed_scale, "embed_scale", FIELD_F64, COMPUTED),
+    ROW(residual_scale, "residual_scale", FIELD_F64, COMPUTED),
+    ROW(logit_scale, "logit_scale", FIELD_F64, COMPUTED),
     ROW(own, "own", FIELD_U32, COMPUTED),
-    ROW(n_layers, "num_hidden_layers", FIELD_U32, REQUIRED(1, 1000)),
+    ROW(n_layers, "num_hidden_layers", FIELD_U32, REQUIRED(1, MODEL_N_LAYERS_MAX)),
     ROW(dim, "hidden_size", FIELD_U32, REQUIRED(1, 1 << 17)),
     ROW(n_heads, "num_attention_heads", FIELD_U32, REQUIRED(1, 4096)),
     ROW(n_kv_heads, "num_key_value_heads", FIELD_U32, CONFIG(1, 4096)),
@@ -42,6 +54,14 @@ static const struct field rows[] = {
     ROW(tied, "tie_word_embeddings", FIELD_FLAG, CONFIG(0, 1)),
     ROW(attention_bias, "attention_bias", FIELD_FLAG, CONFIG(0, 1)),
     ROW(mlp_bias, "mlp_bias", FIELD_FLAG, CONFIG(0, 1)),
+    ROW(qkv_bias, "qkv_bias", FIELD_U32, COMPUTED),
+    ROW(rot_dim, "rot_dim", FIELD_U32, COMPUTED),
+    ROW(window, "window", FIELD_U32, COMPUTED),
+    ROW(rope_long, "rope_long", FIELD_U32, COMPUTED),
+    ROW(norm, "norm", FIELD_U32, COMPUTED),
+    ROW(activation, "activation", FIELD_U32, COMPUTED),
+    ROW(windowed, "windowed", FIELD_U32, COMPUTED),
+    ROW(no_rope, "no_rope", FIELD_U32, COMPUTED),
     ROW(stored_dtype, "torch_dtype", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(eos_ids, "eos_token_id", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(n_eos_ids, "n_eos_ids", FIELD_U32, COMPUTED, .not_of_kv = true),
@@ -81,6 +101,30 @@ static void list_known(bool types, char *out, size_t n_bytes)
             len += (size_t)snprintf(out + len, n_bytes - len, "%s%s", len ? ", " : "", *name);
 }
 
+static size_t n_alike(const char *a, const char *b)
+{
+    size_t n = 0;
+
+    while (a[n] && a[n] == b[n])
+        n++;
+    return n;
+}
+
+/* The family's first architecture that begins like `name`, or NULL if none has four letters of
+ * it. */
+static const char *find_nearest(const char *name)
+{
+    const char *best = NULL;
+    size_t n_best = 3;
+
+    for (const struct model_family *const *f = model_families; *f; f++)
+        if (n_alike(name, (*f)->architectures[0]) > n_best) {
+            best = (*f)->architectures[0];
+            n_best = n_alike(name, best);
+        }
+    return best;
+}
+
 static enum status find_family(const struct json *j, const struct model_family **out,
                                struct buf *why)
 {
@@ -88,7 +132,7 @@ static enum status find_family(const struct json *j, const struct model_family *
     bool by_type = !first || !js_is(first, JS_STRING);
     const char *name = by_type ? NULL : js_string(first, NULL);
     enum status s = by_type ? js_get_str(j, "model_type", &name, NULL, why) : OK;
-    char known[512];
+    char known[1024];
 
     if (s != OK)
         return s;
@@ -102,8 +146,10 @@ static enum status find_family(const struct json *j, const struct model_family *
         return buf_why(why, ERR_UNSUPPORTED,
                        "architectures is missing and model_type is %s; supported types: %s",
                        name ? name : "missing, too", known);
-    return buf_why(why, ERR_UNSUPPORTED, "architecture %s is not supported; supported: %s", name,
-                   known);
+    const char *nearest = find_nearest(name);
+    return buf_why(why, ERR_UNSUPPORTED, "architecture %s is not supported; %s%s%ssupported: %s",
+                   name, nearest ? "the nearest is " : "", nearest ? nearest : "",
+                   nearest ? "; " : "", known);
 }
 
 static enum status read_dtype(const struct json *j, enum dtype *out, struct buf *why)
@@ -125,68 +171,14 @@ static enum status read_dtype(const struct json *j, enum dtype *out, struct buf 
     return s;
 }
 
-static enum status read_llama3(const struct json *r, struct rope_config *rope, struct buf *why)
-{
-    double original_max_pos = 8192;
-    enum status s;
-
-    rope->low_freq_factor = 1;
-    rope->high_freq_factor = 4;
-    s = js_get_f64(r, "low_freq_factor", 1e-3, 1e6, &rope->low_freq_factor, why);
-    if (s == OK)
-        s = js_get_f64(r, "high_freq_factor", 1e-3, 1e6, &rope->high_freq_factor, why);
-    if (s == OK)
-        s = js_get_f64(r, "original_max_position_embeddings", 1, 1e9, &original_max_pos, why);
-    rope->original_max_pos = (uint32_t)original_max_pos;
-    if (s == OK && rope->high_freq_factor <= rope->low_freq_factor)
-        s = buf_why(why, ERR_INVALID,
-                    "rope_scaling.high_freq_factor must be above "
-                    "low_freq_factor");
-    return s;
-}
-
-static enum status read_rope(const struct json *j, struct rope_config *rope, struct buf *why)
-{
-    /* Newer files keep everything in rope_parameters, older ones have rope_theta beside
-     * rope_scaling. */
-    const struct json *params = js_get_set(j, "rope_parameters");
-    const struct json *r = params ? params : js_get_set(j, "rope_scaling");
-    const char *kind = "default";
-    enum status s;
-
-    *rope = (struct rope_config){.kind = ROPE_PLAIN, .theta = 10000, .factor = 1};
-    s = js_get_f64(j, "rope_theta", 1, 1e12, &rope->theta, why);
-    if (s == OK && params)
-        s = js_get_f64(params, "rope_theta", 1, 1e12, &rope->theta, why);
-    if (s != OK || !r)
-        return s;
-    if (!js_is(r, JS_OBJECT))
-        return buf_why(why, ERR_INVALID, "rope_scaling: expected an object");
-    s = js_get_str(r, js_get_set(r, "rope_type") ? "rope_type" : "type", &kind, NULL, why);
-    if (s == OK)
-        s = js_get_f64(r, "factor", 1e-3, 1e6, &rope->factor, why);
-    if (s != OK || !strcmp(kind, "default"))
-        return s;
-    if (!strcmp(kind, "linear")) {
-        rope->kind = ROPE_LINEAR;
-        return OK;
-    }
-    if (!strcmp(kind, "llama3")) {
-        rope->kind = ROPE_LLAMA3;
-        return read_llama3(r, rope, why);
-    }
-    return buf_why(why, ERR_UNSUPPORTED,
-                   "rope_scaling type %s is not supported; default, linear "
-                   "and llama3 are",
-                   kind);
-}
-
 static enum status read_shapes(const struct json *j, struct model_config *m, struct buf *why)
 {
     enum status s;
 
-    m->max_pos = 2048;
-    m->rms_eps = 1e-6;
+    if (m->max_pos == 0)
+        m->max_pos = 2048;
+    if (m->rms_eps == 0)
+        m->rms_eps = 1e-6;
     s = fields_read(model_config_fields(), FIELD_CONFIG, j, m, why);
     if (s != OK)
         return s;
@@ -230,10 +222,55 @@ enum status model_read_common(const struct json *j, struct model_config *m, stru
     enum status s = read_shapes(j, m, why);
 
     if (s == OK)
-        s = read_rope(j, &m->rope, why);
+        s = model_read_rope(j, m, why);
     if (s == OK)
         s = read_dtype(j, &m->stored_dtype, why);
     return s == OK ? read_eos(j, m, why) : s;
+}
+
+/* layer_types: "full_attention" or "sliding_attention" for each layer. */
+static enum status read_layer_types(const struct json *types, struct model_config *m,
+                                    struct buf *why)
+{
+    if (!js_is(types, JS_ARRAY) || js_len(types) != m->n_layers)
+        return buf_why(why, ERR_INVALID, "layer_types: expected an array of num_hidden_layers");
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        const struct json *type = js_at(types, i);
+        const char *name = js_is(type, JS_STRING) ? js_string(type, NULL) : "no text";
+
+        if (!strcmp(name, "sliding_attention"))
+            model_add_layer(m->windowed, i);
+        else if (strcmp(name, "full_attention") != 0)
+            return buf_why(why, ERR_UNSUPPORTED,
+                           "layer_types: %s is not supported; full_attention and "
+                           "sliding_attention are",
+                           name);
+    }
+    return OK;
+}
+
+enum status model_read_window(const struct json *j, struct model_config *m, bool *listed,
+                              struct buf *why)
+{
+    const struct json *types = js_get_set(j, "layer_types");
+    int64_t window = js_get(j, "sliding_window") ? 0 : m->window; /* null: none */
+    enum status s = js_get_i64(j, "sliding_window", 0, UINT32_MAX, &window, why);
+
+    /* A window of the whole context hides nothing. */
+    m->window = window < (int64_t)m->max_pos ? (uint32_t)window : 0;
+    *listed = types != NULL;
+    return s == OK && types ? read_layer_types(types, m, why) : s;
+}
+
+enum status model_check_activation(const struct json *j, const char *name, struct buf *why)
+{
+    const char *act = name;
+    const char *key = js_get_set(j, "hidden_activation") ? "hidden_activation" : "hidden_act";
+    enum status s = js_get_str(j, key, &act, NULL, why);
+
+    if (s == OK && strcmp(act, name) != 0)
+        s = buf_why(why, ERR_UNSUPPORTED, "%s %s is not supported; %s is", key, act, name);
+    return s;
 }
 
 static enum status read_config(const struct json *j, struct model_config *m, struct buf *why)
@@ -296,29 +333,4 @@ enum status model_config_load(struct model_config *m, const char *dir, struct bu
         return s;
     s = read_json_file(m, dir, "generation_config.json", read_generation, why);
     return s == ERR_NOT_FOUND ? OK : s;
-}
-
-static double llama3_freq(const struct rope_config *r, double f)
-{
-    double wavelength = 2 * PI / f;
-
-    if (wavelength < r->original_max_pos / r->high_freq_factor)
-        return f;
-    if (wavelength > r->original_max_pos / r->low_freq_factor)
-        return f / r->factor;
-    double smooth = (r->original_max_pos / wavelength - r->low_freq_factor) /
-                    (r->high_freq_factor - r->low_freq_factor);
-    return (1 - smooth) * f / r->factor + smooth * f;
-}
-
-void model_rope_freqs(const struct model_config *m, double *out)
-{
-    for (uint32_t i = 0; i < m->head_dim / 2; i++) {
-        double f = pow(m->rope.theta, -2.0 * i / m->head_dim);
-        if (m->rope.kind == ROPE_LINEAR)
-            f /= m->rope.factor;
-        else if (m->rope.kind == ROPE_LLAMA3)
-            f = llama3_freq(&m->rope, f);
-        out[i] = f;
-    }
 }

@@ -33,8 +33,9 @@ struct weights {
                                      memory as output when the model is tied */
     enum dtype dtype;           /* the float type: of every packed weight unless quantized */
     struct quantization quantization;
-    float *final_norm;    /* [D] */
-    struct weight output; /* [V, D]; data is NULL with no_output, unless it is the embedding */
+    float *final_norm;      /* [D] */
+    float *final_norm_bias; /* [D]; NULL: none */
+    struct weight output;   /* [V, D]; data is NULL with no_output, unless it is the embedding */
     uint64_t n_params;
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded */

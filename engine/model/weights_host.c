@@ -115,7 +115,7 @@ void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t 
         }
         size_t size = dtype_bytes(job->tensor->dtype);
         memcpy(element, src + i * size, size);
-        dst[i] = dtype_load(job->tensor->dtype, element, 0);
+        dst[i] = dtype_load(job->tensor->dtype, element, 0) + job->offset;
     }
 }
 

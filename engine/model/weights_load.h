@@ -29,9 +29,10 @@ struct job {
     enum dtype dtype;       /* of table, and of w unless that is quantized */
     uint32_t n0, n_rows, k; /* a vector has k = 0 */
     uint64_t seed;
-    float scale; /* dummy: standard deviation; 0: all ones (norms) or zeros */
-    float fill;  /* dummy vectors */
-    bool again;  /* a later job reads the same tensor, and is counted and hashed for it */
+    float scale;  /* dummy: standard deviation; 0: all ones (norms) or zeros */
+    float fill;   /* dummy vectors */
+    float offset; /* is added to a vector's elements */
+    bool again;   /* a later job reads the same tensor, and is counted and hashed for it */
     uint32_t first_task;
 };
 

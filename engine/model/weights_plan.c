@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/model/weights_load.h"
 #include "kernels/pack.h"
@@ -179,7 +180,11 @@ static enum status add_norm(struct loader *l, float **vec, uint32_t n, const cha
 {
     enum status s = alloc_vec(l, vec, n);
 
-    return s == OK ? add_vec(l, *vec, n, name, 1) : s;
+    if (s == OK)
+        s = add_vec(l, *vec, n, name, 1);
+    if (s == OK && plan_model(l)->norm == NORM_RMS_PLUS_ONE)
+        l->jobs[l->n_jobs - 1].offset = 1;
+    return s;
 }
 
 enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *prefix,
@@ -189,6 +194,26 @@ enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *pre
 
     snprintf(tensor, sizeof tensor, "%s%s.weight", prefix, name);
     return add_norm(l, vec, n, tensor);
+}
+
+/* The tensor of the bias is named like that of the weights, which ends with "weight". */
+static enum status add_norm_bias(struct loader *l, float **vec, uint32_t n, const char *weight)
+{
+    char tensor[160];
+    int len = (int)(strlen(weight) - strlen("weight"));
+    enum status s = alloc_vec(l, vec, n);
+
+    snprintf(tensor, sizeof tensor, "%.*sbias", len, weight);
+    return s == OK ? add_vec(l, *vec, n, tensor, 0) : s;
+}
+
+enum status plan_norm_bias(struct loader *l, float **vec, uint32_t n, const char *prefix,
+                           const char *name)
+{
+    char tensor[160];
+
+    snprintf(tensor, sizeof tensor, "%s%s.weight", prefix, name);
+    return add_norm_bias(l, vec, n, tensor);
 }
 
 /* Plan the embedding as a weight of its own, or as the output layer's weight if they are tied. */
@@ -250,6 +275,8 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
     struct weights *w = l->w;
     enum status s = add_norm(l, &w->final_norm, m->dim, norm);
 
+    if (s == OK && m->norm == NORM_LAYER)
+        s = add_norm_bias(l, &w->final_norm_bias, m->dim, norm);
     if (s == OK && w->output.data)
         return OK; /* add_packed_embedding() added the job */
     if (s == OK && l->config->no_output && w->embedding.data)

@@ -34,9 +34,13 @@ NODISCARD enum status plan_product(struct loader *l, struct weight *w, float **b
 /* Plan the weights [n] of a norm: tensor PREFIX NAME.weight. */
 NODISCARD enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *prefix,
                                 const char *name);
+/* Plan the bias [n] of a norm: tensor PREFIX NAME.bias. */
+NODISCARD enum status plan_norm_bias(struct loader *l, float **vec, uint32_t n, const char *prefix,
+                                     const char *name);
 /* Plan weights->embedding [V, D]. */
 NODISCARD enum status plan_embedding(struct loader *l, const char *tensor);
-/* Plan weights->final_norm and weights->output [V, D]; a tied model has no tensor `head`. */
+/* Plan weights->final_norm, its bias if the model's norms have one, and weights->output [V, D]; a
+ * tied model has no tensor `head`. */
 NODISCARD enum status plan_output(struct loader *l, const char *norm, const char *head);
 /* Name the weight that a step multiplies first: the output product of the step before fetches it
  * early. */

@@ -2,16 +2,17 @@
 """Write the golden logits in this folder, computed by Hugging Face transformers.
 
 The program is run by hand, only to add or change a case; the tests read the committed files. On
-Debian 12:
+Debian 12 (the cases of the Llama family were written with transformers 4.46.3 and python3-torch,
+those of the other families with transformers 5.23.0 and torch 2.15.0 of PyPI):
 
-    apt-get install python3-torch python3-venv
-    python3 -m venv --system-site-packages /tmp/hf
-    /tmp/hf/bin/pip install transformers==4.46.3
-    /tmp/hf/bin/python tests/golden/make_hf_golden.py
+    python3 -m venv /tmp/hf
+    /tmp/hf/bin/pip install torch transformers
+    /tmp/hf/bin/python tests/golden/make_hf_golden.py [CASE ...]
 
-Each case is a folder: config.json and model.safetensors (random weights, see make_tiny_model.py),
-ids.txt, and logits.f32 (raw little-endian float32 [n_ids, vocab]) from LlamaForCausalLM with the
-weights widened to float64. transformers computes RoPE tables and RMSNorm in float32 all the same.
+Each case is a folder: config.json and model.safetensors (random weights, see make_tiny_model.py and
+make_tiny_family.py), ids.txt, and logits.f32 (raw little-endian float32 [n_ids, vocab]) from the
+family's own class with the weights widened to float64. transformers computes RoPE tables and norms
+in float32 all the same. Cases that exist are left alone unless they are named.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tools"))
+import make_tiny_family  # noqa: E402
 import make_tiny_model  # noqa: E402
 
 N_IDS = 72
@@ -40,17 +42,21 @@ CASES = {
 
 def hf_logits(model_dir: Path, ids: list[int]) -> np.ndarray:
     import torch
-    from transformers import LlamaForCausalLM
-    model = LlamaForCausalLM.from_pretrained(model_dir, torch_dtype=torch.float64,
-                                             attn_implementation="eager")
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float64,
+                                                 attn_implementation="eager")
+    model.config.use_cache = False
     with torch.no_grad():
         return model(torch.tensor([ids])).logits[0].numpy()
 
 
-def make_case(name: str, options: str) -> None:
+def make_case(name: str) -> None:
     out = HERE / name
-    make_tiny_model.make(make_tiny_model.parser().parse_args(
-        [str(out), *COMMON.split(), *options.split()]))
+    if name in CASES:
+        make_tiny_model.make(make_tiny_model.parser().parse_args(
+            [str(out), *COMMON.split(), *CASES[name].split()]))
+    else:
+        make_tiny_family.make(out, name, seed=len(name), vocab=64)
     ids = np.random.default_rng(len(name)).integers(0, 64, N_IDS).tolist()
     (out / "ids.txt").write_text(" ".join(map(str, ids)) + "\n")
     logits = hf_logits(out, ids)
@@ -59,8 +65,10 @@ def make_case(name: str, options: str) -> None:
 
 
 def main() -> None:
-    for name, options in CASES.items():
-        make_case(name, options)
+    families = [name for name in make_tiny_family.CONFIGS if name != "llama"]
+    new = [name for name in [*CASES, *families] if not (HERE / name / "logits.f32").exists()]
+    for name in sys.argv[1:] or new:
+        make_case(name)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@
 #ifndef N_PROMPT /* sanitizer builds take a shorter one: see CMakeLists.txt */
 #define N_PROMPT 5003
 #endif
+#ifndef N_CACHINGS /* as N_PROMPT: 1 is the preemptions with prefix caching only */
+#define N_CACHINGS 2
+#endif
 #define N_OUT 12
 #define N_BATCH 32
 #define N_VOCAB 300
@@ -152,8 +155,10 @@ static void a_batch_of_32_does_not_change_a_bit(void **state)
     (void)state;
     config(&c, 1024, 2);
     engine_test_open(&t, NULL, &c);
-    for (uint32_t b = 0; b < N_BATCH; b++) /* the request under test is submitted in the middle */
-        r[b] = submit(&t, (b + N_BATCH / 2) % N_BATCH, N_PROMPT, false);
+    for (uint32_t b = 0; b < N_BATCH; b++) { /* the one under test is submitted in the middle */
+        uint32_t which = (b + N_BATCH / 2) % N_BATCH;
+        r[b] = submit(&t, which, which ? 260 + which * 20 : N_PROMPT, false);
+    }
     keep(&a, r[N_BATCH / 2]);
     assert_same(&a, "in a batch of 32");
     for (uint32_t b = 0; b < N_BATCH; b++)
@@ -192,7 +197,7 @@ static void a_cache_hit_does_not_change_a_bit(void **state)
 /* The pool holds about two of the three prompts, so that one is always preempted and resumes. */
 static void preemptions_do_not_change_a_bit(void **state)
 {
-    enum { N_LONG = 3, N_LATE = 700 };
+    enum { N_LONG = 3, N_LATE = 300 };
     struct request *r[N_LONG];
     struct engine_config c;
     struct engine_test t;
@@ -202,7 +207,7 @@ static void preemptions_do_not_change_a_bit(void **state)
     struct answer a;
 
     (void)state;
-    for (int caching = 0; caching < 2; caching++) {
+    for (int caching = 1; caching > 1 - N_CACHINGS; caching--) {
         config(&c, 256, 2);
         c.prefix_caching = caching;
         c.max_model_len = N_PROMPT + 2000;

@@ -20,7 +20,7 @@
 #include "tests/temp_dir.h"
 
 #ifndef N_PROMPTS /* sanitizer builds take fewer: see CMakeLists.txt */
-#define N_PROMPTS 500
+#define N_PROMPTS 240
 #endif
 #define N_OUT 12
 #define N_WINDOW 40
@@ -44,7 +44,7 @@ static void config(struct engine_config *c, const char *disk)
     c->max_batched_tokens = 200;
     c->max_model_len = MANY_PROMPTS_IDS_MAX + N_OUT;
     c->kv_bytes = (uint64_t)N_DEVICE * BLOCK_BYTES;
-    c->check_each_step = N_PROMPTS < 500; /* in sanitizer builds, which use fewer prompts */
+    c->check_each_step = N_PROMPTS < 240; /* in sanitizer builds, which use fewer prompts */
     if (!disk)
         return;
     c->kv_disk_path = disk;

@@ -9,6 +9,7 @@ import array
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,11 +23,25 @@ from typing import Iterator, NoReturn
 REPO = Path(__file__).resolve().parents[2]
 TOOLS = REPO / "tests" / "tools"
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
-READY_SECONDS = 120
 
 
 def build_dir() -> Path:
     return Path(os.environ.get("TARN_BUILD_DIR") or REPO / "build")
+
+
+def patience(seconds: float) -> int:
+    """The limit of a wait that guards against hanging, longer where programs are slower: times
+    TARN_TEST_PATIENCE, by default 4 in a ThreadSanitizer build, as for ctest's own timeouts."""
+    factor = os.environ.get("TARN_TEST_PATIENCE")
+    if not factor:
+        cache = build_dir() / "CMakeCache.txt"
+        is_thread = cache.is_file() and re.search(r"^TARN_SANITIZE:\w+=.*thread",
+                                                  cache.read_text(errors="replace"), re.M)
+        factor = "4" if is_thread else "1"
+    return round(seconds * float(factor))
+
+
+READY_SECONDS = patience(120)
 
 
 def skip(reason: str) -> NoReturn:
@@ -75,7 +90,7 @@ def run_logits_and_kernels(model: Path, ids: list[int], *options: str) -> tuple[
         ids_file, out_file = Path(folder) / "ids.txt", Path(folder) / "out.f32"
         ids_file.write_text(" ".join(map(str, ids)) + "\n")
         command = [str(program(name)), str(model), str(ids_file), str(out_file), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience(600))
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n"
                              f"{done.stdout}{done.stderr}")
@@ -104,7 +119,7 @@ def free_ports(n: int) -> int:
             continue
 
 
-def post(url: str, body: dict, timeout: float = 120) -> dict:
+def post(url: str, body: dict, timeout: float = patience(120)) -> dict:
     request = urllib.request.Request(url, json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     try:
@@ -145,7 +160,7 @@ def server(model: Path, *options: str, name: str = "tarn-server") -> Iterator[st
         finally:
             process.terminate()
             try:
-                status = process.wait(timeout=60)
+                status = process.wait(timeout=patience(60))
             except subprocess.TimeoutExpired:
                 process.kill()
                 status = process.wait()

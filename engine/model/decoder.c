@@ -1,0 +1,247 @@
+#include "engine/model/decoder.h"
+
+#include <stdio.h>
+
+enum buffer { QKV, ATTN, GATE_UP, ACT, N_BUFFERS, OUT = N_BUFFERS };
+
+static uint32_t q_rows(const struct model_config *m)
+{
+    return m->n_heads * m->head_dim;
+}
+
+static uint32_t kv_rows(const struct model_config *m)
+{
+    return m->n_kv_heads * m->head_dim;
+}
+
+enum status decoder_read_multiplier(const struct json *j, const char *name, double *out,
+                                    struct buf *why)
+{
+    if (js_get(j, name) && !js_get_set(j, name)) {
+        *out = 0;
+        return OK;
+    }
+    return js_get_f64(j, name, 1e-6, 1e6, out, why);
+}
+
+/* Without layer_types, the layers from `first` on have the window. */
+static enum status read_windows_from(const struct json *j, struct model_config *m, uint32_t first,
+                                     struct buf *why)
+{
+    bool listed = false;
+    enum status s = model_read_window(j, m, &listed, why);
+
+    for (uint32_t i = first; !listed && m->window > 0 && i < m->n_layers; i++)
+        model_add_layer(m->windowed, i);
+    return s;
+}
+
+enum status decoder_read_window(const struct json *j, struct model_config *m, struct buf *why)
+{
+    return read_windows_from(j, m, 0, why);
+}
+
+enum status decoder_read_upper_windows(const struct json *j, struct model_config *m,
+                                       struct buf *why)
+{
+    int64_t first = 28;
+    bool use = false;
+    enum status s = js_get_bool(j, "use_sliding_window", &use, why);
+
+    if (s == OK)
+        s = js_get_i64(j, "max_window_layers", 0, UINT32_MAX, &first, why);
+    if (s != OK || !use)
+        return s;
+    m->window = 4096;
+    return read_windows_from(j, m, (uint32_t)first, why);
+}
+
+/* Plan a norm of the layer, with a bias where the model's norms have one (bias not NULL). */
+static enum status plan_layer_norm(struct loader *l, float **w, float **bias, const char *prefix,
+                                   const char *name)
+{
+    const struct model_config *m = plan_model(l);
+    enum status s;
+
+    if (!name)
+        return OK;
+    s = plan_norm(l, w, m->dim, prefix, name);
+    return s == OK && bias && m->norm == NORM_LAYER ? plan_norm_bias(l, bias, m->dim, prefix, name)
+                                                    : s;
+}
+
+static enum status plan_attention(struct loader *l, const struct decoder_names *names,
+                                  struct decoder_layer *y, const char *prefix)
+{
+    const struct model_config *m = plan_model(l);
+    uint32_t q = q_rows(m), kv = kv_rows(m);
+    const struct plan_part fused[] = {{"self_attn.qkv_proj", q + 2 * kv}};
+    const struct plan_part apart[] = {
+        {"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}};
+    bool each = names->head_norm == HEAD_NORM_EACH;
+    enum status s =
+        plan_product(l, &y->qkv, m->attention_bias || m->qkv_bias ? &y->qkv_bias : NULL, m->dim,
+                     prefix, names->is_fused ? fused : apart, names->is_fused ? 1 : 3);
+
+    y->head_norm = names->head_norm;
+    if (s == OK && names->head_norm)
+        s = plan_norm(l, &y->q_norm, each ? m->head_dim : q, prefix, "self_attn.q_norm");
+    if (s == OK && names->head_norm)
+        s = plan_norm(l, &y->k_norm, each ? m->head_dim : kv, prefix, "self_attn.k_norm");
+    if (s == OK)
+        s = plan_product(l, &y->o, m->attention_bias ? &y->o_bias : NULL, q, prefix,
+                         (struct plan_part[]){{"self_attn.o_proj", m->dim}}, 1);
+    return s;
+}
+
+static enum status plan_feed_forward(struct loader *l, const struct decoder_names *names,
+                                     struct decoder_layer *y, const char *prefix)
+{
+    const struct model_config *m = plan_model(l);
+    const struct plan_part fused[] = {{"mlp.gate_up_proj", 2 * m->ffn_dim}};
+    const struct plan_part apart[] = {{"mlp.gate_proj", m->ffn_dim}, {"mlp.up_proj", m->ffn_dim}};
+    enum status s = plan_product(l, &y->gate_up, m->mlp_bias ? &y->gate_up_bias : NULL, m->dim,
+                                 prefix, names->is_fused ? fused : apart, names->is_fused ? 1 : 2);
+
+    if (s == OK)
+        s = plan_product(l, &y->down, m->mlp_bias ? &y->down_bias : NULL, m->ffn_dim, prefix,
+                         (struct plan_part[]){{"mlp.down_proj", m->dim}}, 1);
+    return s;
+}
+
+static enum status plan_layer(struct loader *l, const struct decoder_names *names,
+                              struct decoder_layer *y, uint32_t i)
+{
+    char prefix[64];
+    enum status s;
+
+    snprintf(prefix, sizeof prefix, "model.layers.%u.", i);
+    s = plan_layer_norm(l, &y->attn_norm, &y->attn_norm_bias, prefix, names->attn_norm);
+    if (s == OK)
+        s = plan_attention(l, names, y, prefix);
+    if (s == OK)
+        s = plan_layer_norm(l, &y->attn_after, NULL, prefix, names->attn_after);
+    if (s == OK)
+        s = plan_layer_norm(l, &y->ffn_norm, &y->ffn_norm_bias, prefix, names->ffn_norm);
+    if (s == OK)
+        s = plan_feed_forward(l, names, y, prefix);
+    if (s == OK)
+        s = plan_layer_norm(l, &y->ffn_after, NULL, prefix, names->ffn_after);
+    return s;
+}
+
+enum status decoder_plan(struct loader *l, const struct decoder_names *names)
+{
+    uint32_t n = plan_model(l)->n_layers;
+    struct decoder_layer *layers = plan_layers(l, sizeof *layers);
+    enum status s = layers ? plan_embedding(l, DECODER_EMBEDDING) : ERR_NOMEM;
+
+    for (uint32_t i = 0; s == OK && i < n; i++)
+        s = plan_layer(l, names, &layers[i], i);
+    if (s == OK)
+        s = plan_output(l, "model.norm.weight", "lm_head.weight");
+    if (s == OK)
+        plan_first_product(l, &layers[0].qkv);
+    return s;
+}
+
+enum status decoder_plan_llama(struct loader *l)
+{
+    static const struct decoder_names names = {.attn_norm = "input_layernorm",
+                                               .ffn_norm = "post_attention_layernorm"};
+
+    return decoder_plan(l, &names);
+}
+
+uint32_t decoder_buffers(const struct model_config *m, uint32_t widths[FAMILY_N_BUFFERS_MAX])
+{
+    widths[QKV] = q_rows(m) + 2 * kv_rows(m);
+    widths[ATTN] = q_rows(m);
+    widths[GATE_UP] = 2 * m->ffn_dim;
+    widths[ACT] = m->ffn_dim;
+    return N_BUFFERS;
+}
+
+uint32_t decoder_buffers_with_out(const struct model_config *m,
+                                  uint32_t widths[FAMILY_N_BUFFERS_MAX])
+{
+    (void)decoder_buffers(m, widths);
+    widths[OUT] = m->dim;
+    return N_BUFFERS + 1;
+}
+
+/* Norm the residual stream for a part of the layer; *out is what the part multiplies. */
+static enum status norm_before(const struct layer_step *p, const float *w, const float *bias,
+                               const float **out)
+{
+    *out = w ? p->xn : p->x;
+    return w ? layer_norm_with(p, p->n_rows, p->x, w, bias, false, p->xn) : OK;
+}
+
+/* Add the product of a part's last weight to the residual stream, normed with `after` or multiplied
+ * where the model does so. */
+static enum status add_part(const struct layer_step *p, const float *a, const struct weight *w,
+                            const struct weight *next, const float *bias, const float *after)
+{
+    const struct model_config *m = p->model;
+    float *out = p->buffer[OUT];
+    enum status s;
+
+    if (!after && m->residual_scale == 0)
+        return layer_add_product(p, p->n_rows, a, w, next, bias, p->x);
+    s = layer_sum_product(p, p->n_rows, a, w, next, bias, out);
+    if (s == OK && after)
+        return layer_norm_with(p, p->n_rows, out, after, NULL, true, p->x);
+    return s == OK ? layer_scale(p, p->n_rows, m->dim, out, m->residual_scale, 0, true, p->x) : s;
+}
+
+static enum status norm_heads(const struct layer_step *p, const struct decoder_layer *w, float *qkv)
+{
+    const struct model_config *m = p->model;
+    bool each = w->head_norm == HEAD_NORM_EACH;
+    enum status s;
+
+    if (w->head_norm == HEAD_NORM_NONE)
+        return OK;
+    s = layer_norm_heads(p, each ? m->n_heads : 1, each ? m->head_dim : q_rows(m), w->q_norm, qkv);
+    if (s != OK)
+        return s;
+    return layer_norm_heads(p, each ? m->n_kv_heads : 1, each ? m->head_dim : kv_rows(m), w->k_norm,
+                            qkv + q_rows(m));
+}
+
+enum status decoder_run(const struct layer_step *p, uint32_t layer)
+{
+    const struct decoder_layer *w = &decoder_layers(p->weights)[layer];
+    const struct weight *output = p->weights->output.data ? &p->weights->output : NULL;
+    const struct weight *after = layer + 1 < p->model->n_layers ? &w[1].qkv : output;
+    float *const *b = p->buffer;
+    const float *in;
+    uint32_t n = p->n_rows;
+    enum status s;
+
+    if ((s = norm_before(p, w->attn_norm, w->attn_norm_bias, &in)) != OK ||
+        (s = layer_product(p, n, in, &w->qkv, &w->o, w->qkv_bias, b[QKV])) != OK ||
+        (s = norm_heads(p, w, b[QKV])) != OK || (s = layer_rope_kv(p, layer, b[QKV])) != OK ||
+        (s = layer_attention(p, layer, b[QKV], b[ATTN])) != OK ||
+        (s = add_part(p, b[ATTN], &w->o, &w->gate_up, w->o_bias, w->attn_after)) != OK ||
+        (s = norm_before(p, w->ffn_norm, w->ffn_norm_bias, &in)) != OK ||
+        (s = layer_product(p, n, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) != OK ||
+        (s = layer_silu_mul(p, p->model->ffn_dim, b[GATE_UP], b[ACT])) != OK)
+        return s;
+    return add_part(p, b[ACT], &w->down, after, w->down_bias, w->ffn_after);
+}
+
+void decoder_count_work(const struct model_config *m, const struct weights *w,
+                        struct model_work *out)
+{
+    *out = (struct model_work){.k_max = m->dim, .flops_per_pair = 4.0 * m->n_layers * q_rows(m)};
+    if (m->ffn_dim > out->k_max)
+        out->k_max = m->ffn_dim;
+    if (q_rows(m) > out->k_max)
+        out->k_max = q_rows(m);
+    if (w) {
+        out->flops_per_token = 2.0 * (double)w->n_params;
+        out->weight_bytes = (double)w->n_bytes;
+    }
+}
