@@ -15,6 +15,7 @@
 /* As struct pool_config: the store needs the deadlines, too. */
 #define DEFAULT_LOOKUP_MS 50u
 #define DEFAULT_PULL_MS 2000u
+#define DEFAULT_QUERY_MS 250u
 /* Events that the pool may be behind. */
 #define N_POOL_EVENTS 4096u
 /* The directory need not hear more often how busy this instance is. */
@@ -32,6 +33,13 @@ const char *cache_hold_limit_name(enum cache_hold_limit l)
     static const char *const names[CACHE_HOLD_N_LIMITS] = {"", "share", "owner", "count"};
 
     return names[l];
+}
+
+const char *cache_way_name(enum cache_way w)
+{
+    static const char *const names[CACHE_N_WAYS] = {"pull", "query", "compute"};
+
+    return names[w];
 }
 
 const char *cache_policies(void)
@@ -112,7 +120,12 @@ static enum status join_pool(struct cache *c, struct buf *why)
                                  .lookup_ms = r->lookup_ms,
                                  .pull_ms = r->pull_ms,
                                  .wake = r->wake,
-                                 .wake_arg = r->wake_arg};
+                                 .wake_arg = r->wake_arg,
+                                 .attend = r->query == CACHE_QUERY_NEVER ? NULL : r->attend,
+                                 .attend_arg = r->attend_arg,
+                                 .query_floats = r->n_heads * c->config.pool.head_dim,
+                                 .tile_floats = r->n_heads * (c->config.pool.head_dim + 2),
+                                 .n_layers = c->config.pool.n_layers};
     struct tier_remote_config remote = {
         .device = self, .block_bytes = config.block_bytes, .n_blocks = r->n_blocks};
     enum status s = cache_events_create(&c->pool_events, N_POOL_EVENTS, false);
@@ -176,6 +189,7 @@ static void set_defaults(struct cache_remote_config *r)
     r->n_blocks = r->n_blocks ? r->n_blocks : DEFAULT_REMOTE_BLOCKS;
     r->lookup_ms = r->lookup_ms ? r->lookup_ms : DEFAULT_LOOKUP_MS;
     r->pull_ms = r->pull_ms ? r->pull_ms : DEFAULT_PULL_MS;
+    r->query_ms = r->query_ms ? r->query_ms : DEFAULT_QUERY_MS;
 }
 
 enum status cache_create(struct cache **out, const struct cache_config *config, struct buf *why)
@@ -242,6 +256,7 @@ void cache_stats(const struct cache *c, struct cache_stats *out)
                                 .n_query_tokens = c->n_query_tokens,
                                 .n_hit_tokens = c->n_hit_tokens,
                                 .n_restored_tokens = c->n_restored_tokens};
+    memcpy(out->n_ways, c->n_ways, sizeof out->n_ways);
     store_stats(c->store, out);
 }
 
@@ -268,6 +283,7 @@ uint32_t cache_n_held(const struct cache *c)
 
 void cache_check(const struct cache *c)
 {
+    ASSERT(store_n_queriers(c->store) == c->n_querying && c->n_querying <= c->n_seqs);
     store_check(c->store);
 }
 
@@ -332,6 +348,11 @@ void cache_leave(struct cache *c)
 bool cache_has_left(const struct cache *c)
 {
     return !c->pool || store_has_left(c->store);
+}
+
+struct pool_notes *cache_notes(const struct cache *c)
+{
+    return c->pool ? pool_notes(c->pool) : NULL;
 }
 
 uint32_t cache_instances(struct cache *c, struct directory_instance *out, uint32_t n_max)

@@ -91,6 +91,13 @@ struct cache_disk_config {
     bool threads_only;          /* no io_uring (tests) */
 };
 
+/* How KV is used that lies on another instance only. */
+enum cache_query {
+    CACHE_QUERY_AUTO,  /* as is expected to take less time */
+    CACHE_QUERY_NEVER, /* read it */
+    CACHE_QUERY_ALWAYS /* send queries where the peer answers them (tests) */
+};
+
 /* A pool of instances (cache/pool/pool.h): KV that lies on others is one more tier. */
 struct cache_remote_config {
     const char *url;             /* of the directory; NULL: no pool */
@@ -102,8 +109,14 @@ struct cache_remote_config {
     const uint8_t *secret;       /* [POOL_SECRET_BYTES] */
     const uint8_t *fingerprint;  /* [KV_FINGERPRINT_BYTES] of all keys */
     uint32_t lookup_ms, pull_ms; /* deadlines: as struct pool_config */
-    uint32_t n_blocks;           /* of others that may be known at a time; 0: 16384 */
-    void (*wake)(void *arg);     /* cache_poll() has something to do; any thread */
+    enum cache_query query;      /* of KV that lies on others: read it, or send queries to it */
+    uint32_t query_ms;           /* a layer's answer that takes longer is lost; 0: 250 */
+    uint32_t n_heads;            /* H: a query has H * head_dim floats, a tile H * (head_dim + 2) */
+    /* Compute the tiles of a peer's query; another thread than the engine's. NULL: no queries. */
+    enum status (*attend)(void *arg, const struct pool_attend *a);
+    void *attend_arg;
+    uint32_t n_blocks;       /* of others that may be known at a time; 0: 16384 */
+    void (*wake)(void *arg); /* cache_poll() has something to do; any thread */
     void *wake_arg;
 };
 
@@ -281,10 +294,38 @@ struct cache_view {
     uint32_t n_segments;
     uint32_t n_tokens; /* committed */
     uint32_t n_slots;  /* committed and grown */
+    /* Segments [remote0, remote0 + n_remote) lie on another instance: their blocks are
+     * CACHE_NO_BLOCK, and attention to them goes by cache_seq_query(). */
+    uint32_t remote0, n_remote;
 };
+#define CACHE_NO_BLOCK UINT32_MAX
 void cache_seq_view(const struct cache_seq *s, struct cache_view *out);
 /* Block id and offset of the slot of position pos < n_slots. */
 void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, uint32_t *offset);
+
+/* --- query shipping: attention to KV that stays on another instance (cache_seq_query.c) --- */
+
+/* Tokens that the sequence is expected to generate yet. With CACHE_QUERY_AUTO it helps to decide
+ * whether queries are sent or KV is read (store/query_choice.h). Call it before cache_seq_load().
+ * */
+void cache_seq_expect_output(struct cache_seq *s, uint32_t n_tokens);
+/* The KV of the sequence is wanted here after its end: it sends no queries. */
+void cache_seq_bring_here(struct cache_seq *s);
+/* Whether the sequence that has attached sends queries. Its own KV is private: it does not enter
+ * the tree, because the tree never has a block without those before it. */
+bool cache_seq_queries(const struct cache_seq *s);
+/* The most rows of one query: POOL_QUERY_ROWS_MAX, or fewer where the tiles of many segments would
+ * be too large for one answer; at least 1. 0: the sequence sends no queries. */
+uint32_t cache_seq_query_rows(const struct cache_seq *s);
+/* Send the queries of n_rows <= cache_seq_query_rows() rows of a layer to the remote segments. q:
+ * row stride q_stride, copied. One such query of a sequence at a time. */
+NODISCARD enum status cache_seq_query(struct cache_seq *s, uint32_t layer, const float *q,
+                                      size_t q_stride, uint32_t n_rows);
+/* Wait for the answer, query_ms from cache_seq_query() on at the latest. *tiles
+ * [n_remote][n_rows, H, head_dim + 2] is valid until the next cache_seq_query() or the end of the
+ * sequence. After an error of either call the sequence has lost its remote part: what it grew in
+ * this step is to be given back, then cache_seq_drop(); it sends no queries again. */
+NODISCARD enum status cache_seq_answer(struct cache_seq *s, const float **tiles);
 
 /* --- watching --- */
 
@@ -323,6 +364,16 @@ struct cache_disk_stats {
     double read_bytes_per_s; /* a moving mean; 0 before the first read */
 };
 
+/* The ways in which a sequence uses a prefix whose KV another instance has. */
+enum cache_way {
+    CACHE_PULLED,
+    CACHE_QUERIED,
+    CACHE_COMPUTED, /* part of it was computed here: that was expected to take less time, or reading
+                       it failed */
+    CACHE_N_WAYS
+};
+const char *cache_way_name(enum cache_way w); /* "pull", "query", "compute" */
+
 /* Owners beyond this number hold KV like the others, but are not listed. */
 #define CACHE_N_OWNERS_MAX 128
 
@@ -354,7 +405,8 @@ struct cache_stats {
     } owners[CACHE_N_OWNERS_MAX]; /* [n_owners] */
     uint32_t n_session_blocks;    /* held over the pauses of sessions */
     uint64_t n_superseded; /* blocks that were demoted because their session went on without */
-    uint64_t memory_bytes; /* of the tree, the policy and the bookkeeping; not of the KV */
+    uint64_t n_ways[CACHE_N_WAYS]; /* attached sequences for which another instance had KV */
+    uint64_t memory_bytes;         /* of the tree, the policy and the bookkeeping; not of the KV */
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 
@@ -410,6 +462,8 @@ uint32_t cache_pool_deadline_ms(const struct cache *c);
 void cache_leave(struct cache *c);
 /* Whether all that can be handed over has been. True without a pool. */
 bool cache_has_left(const struct cache *c);
+/* Messages to and from other members (cache/pool/pool_note.h). NULL without a pool. Any thread. */
+struct pool_notes *cache_notes(const struct cache *c);
 /* List the instances of the pool, this one first. Returns their number. Any thread. */
 uint32_t cache_instances(struct cache *c, struct directory_instance *out, uint32_t n_max);
 

@@ -121,7 +121,8 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     }
     s->end.node = KTREE_ROOT;
     s->is_loading = reads_slow(c);
-    s->lookups[0] = s->lookups[1] = STORE_NO_LOOKUP;
+    s->lookups[0] = s->lookups[1] = s->remote.lookup = STORE_NO_LOOKUP;
+    s->query = POOL_NO_QUERY;
     c->n_seqs++;
     *out = s;
     return OK;
@@ -132,7 +133,8 @@ static void give_from(struct cache_seq *s, uint32_t n_keep)
 {
     ASSERT(n_keep >= s->end.n_blocks);
     while (s->n_blocks > n_keep)
-        store_give(s->cache->store, s->blocks[--s->n_blocks]);
+        if (s->blocks[--s->n_blocks] != CACHE_NO_BLOCK)
+            store_give(s->cache->store, s->blocks[s->n_blocks]);
 }
 
 /* Withdraw what the sequence declared as expected: it waits no more. */
@@ -246,17 +248,25 @@ static void let_go(struct cache_seq *s, bool leaves)
         leave_tail(s);
     give_from(s, s->end.n_blocks);
     store_release(s->cache->store, &s->end);
+    end_queries(s);
     s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
     s->cursor = s->end_cursor = (struct cursor){0};
     s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
     s->is_loading = reads_slow(s->cache);
-    s->has_looked = false;
+    s->has_looked = s->has_chosen = false;
+    s->n_offered = 0;
 }
 
 void cache_seq_drop(struct cache_seq *s)
 {
     cache_assert_owner(s->cache);
     let_go(s, true);
+}
+
+/* Closed blocks of the path that are in the tree, here or on another instance. */
+static uint32_t n_known_blocks(const struct cache_seq *s)
+{
+    return s->end.n_blocks + s->n_remote_blocks;
 }
 
 /* Remember the path of n_blocks, and the tail behind it, until the session's next request. */
@@ -271,7 +281,6 @@ static void keep_for_session(struct cache_seq *s, uint32_t n_blocks)
                               .due_ns = s->keep_due_ns,
                               .until_ns = s->keep_until_ns};
 
-    store_supersede(s->cache->store, s->session, s->keys, n_blocks, s->prompt.n_ids);
     store_keep(s->cache->store, &keep);
 }
 
@@ -288,9 +297,13 @@ void cache_seq_close(struct cache_seq *s)
         store_forget_prefetch(st, &m, own_tail(s));
     }
     uint32_t n_blocks = s->end.n_blocks; /* closed and in the tree */
+    uint32_t n_known = n_known_blocks(s);
     let_go(s, s->cache->config.prefix_caching);
-    if (s->keeps && s->cache->config.prefix_caching)
+    end_queries(s);
+    if (s->keeps && s->cache->config.prefix_caching) {
+        store_supersede(st, s->session, s->keys, n_known, s->prompt.n_ids);
         keep_for_session(s, n_blocks);
+    }
     if (s->has_left && s->n_keys > 0)
         (void)store_forget(st, &s->keys[0]);
     s->cache->n_seqs--;
@@ -315,8 +328,7 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
 
 /* --- what is found --- */
 
-/* The cursor behind a match. Blocks and segments are counted from the beginning of their span. */
-static struct cursor cursor_behind(const struct cache_seq *s, const struct ktree_match *m)
+struct cursor cursor_behind(const struct cache_seq *s, const struct ktree_match *m)
 {
     struct cursor at = {.pos = store_match_tokens(s->cache->store, m)};
     uint32_t low = 0, high = s->prompt.n_span_ends; /* the first span end behind pos */
@@ -363,6 +375,8 @@ static uint32_t find_tail(const struct cache_seq *s, const struct ktree_match *m
 uint32_t cache_match(const struct cache_seq *s)
 {
     struct ktree_match m = match_path(s);
+    if (may_attach_remote(s, &m))
+        return s->remote.end.pos;
     struct cursor at = cursor_behind(s, &m);
     uint32_t n_tail;
 
@@ -381,8 +395,7 @@ uint32_t cache_match_disk(const struct cache_seq *s)
 
 /* --- holding --- */
 
-/* Append block `id` to the sequence and advance the cursor. */
-static void hold_block(struct cache_seq *s, uint32_t id)
+void hold_block(struct cache_seq *s, uint32_t id)
 {
     ASSERT(s->n_blocks < s->n_blocks_max);
     if (s->cursor.n_in_segment == 0)
@@ -445,6 +458,18 @@ static void note_wait(struct cache_seq *s, const uint32_t *found)
     s->waits = false;
 }
 
+/* Count what became of KV that another instance had. */
+static void note_way(struct cache_seq *s, const uint32_t *found)
+{
+    if (s->n_remote > 0)
+        s->cache->n_ways[CACHE_QUERIED]++;
+    else if (found[CACHE_REMOTE] > 0)
+        s->cache->n_ways[CACHE_PULLED]++;
+    else if (s->end.n_blocks < s->n_offered)
+        s->cache->n_ways[CACHE_COMPUTED]++;
+    s->n_offered = 0;
+}
+
 uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
 {
     struct cache *c = s->cache;
@@ -455,6 +480,7 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     ASSERT(s->n_blocks == 0);
     stop_expecting(s);
     stop_loading(s);
+    bool queries = may_attach_remote(s, &m);
     s->use = (struct store_use){.is_new = !s->has_run,
                                 .session = s->session,
                                 .miss_s_per_byte =
@@ -475,9 +501,14 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     s->end_cursor = s->cursor;
     s->n_tokens = s->n_slots = s->cursor.pos;
     count_found(s, lay);
+    if (queries && s->end.n_blocks == m.n_blocks)
+        attach_remote(s, lay);
+    else
+        end_queries(s);
     note_wait(s, lay);
-    if (s->end.n_blocks == m.n_blocks)
+    if (!queries && s->end.n_blocks == m.n_blocks)
         attach_tail(s, &m, lay);
+    note_way(s, lay);
     if (s->has_run)
         c->n_restored_tokens += s->n_tokens;
     c->n_query_tokens += s->has_run ? 0 : s->n_ids;
@@ -509,10 +540,13 @@ uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens)
     if (s->n_blocks > 0)
         return count_new_blocks(s, s->cursor, s->cursor.pos - s->n_slots, n_tokens);
     struct ktree_match m = match_path(s);
+    bool queries = may_attach_remote(s, &m);
     struct cursor at = cursor_behind(s, &m);
     uint32_t n_tail, room = 0, n = store_need(s->cache->store, &m);
 
-    if (find_tail(s, &m, &at, &n_tail) != KTREE_NONE) {
+    if (queries)
+        at = s->remote.end;
+    else if (find_tail(s, &m, &at, &n_tail) != KTREE_NONE) {
         room = cut_len(s, &at) - n_tail;
         cut_next(s, &at);
         n++;
@@ -525,7 +559,8 @@ uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens)
 
 uint32_t cache_seq_reclaimable(const struct cache_seq *s)
 {
-    return s->n_blocks - s->end.n_blocks + store_reclaimable(s->cache->store, &s->end);
+    return s->n_blocks - s->end.n_blocks - s->n_remote_blocks +
+           store_reclaimable(s->cache->store, &s->end);
 }
 
 /* Assign slots [n_slots, n_slots + n) to the segments already held. */
@@ -574,7 +609,7 @@ void cache_seq_commit(struct cache_seq *s, uint32_t n)
     if (s->cache->config.prefix_caching)
         enter_tree(s);
     if (s->session && s->n_tokens == s->prompt.n_ids)
-        store_supersede(s->cache->store, s->session, s->keys, s->end.n_blocks, s->prompt.n_ids);
+        store_supersede(s->cache->store, s->session, s->keys, n_known_blocks(s), s->prompt.n_ids);
 }
 
 void cache_seq_shrink(struct cache_seq *s)
@@ -603,8 +638,8 @@ void cache_seq_shrink(struct cache_seq *s)
 
 void cache_seq_view(const struct cache_seq *s, struct cache_view *out)
 {
-    *out = (struct cache_view){s->blocks,     s->n_blocks, s->segments,
-                               s->n_segments, s->n_tokens, s->n_slots};
+    *out = (struct cache_view){s->blocks,   s->n_blocks, s->segments, s->n_segments,
+                               s->n_tokens, s->n_slots,  s->remote0,  s->n_remote};
 }
 
 void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, uint32_t *offset)

@@ -1,5 +1,6 @@
 /* cache_seq_inner.h - what the files of a sequence share: cache_seq.c cuts it and holds its blocks,
- * cache_seq_wait.c is about the time before it runs.
+ * cache_seq_wait.c is about the time before it runs, cache_seq_query.c about KV that stays
+ * elsewhere.
  *
  * Owns    nothing.
  * Thread  as cache.h.
@@ -15,6 +16,15 @@ struct cursor {
     uint32_t pos;
     uint32_t n_in_segment; /* 0: the next block starts a segment */
     uint32_t span;         /* index of the next span end */
+};
+
+/* Whole segments of a path, blocks [from, to), on the instance that a lookup found. */
+struct remote_range {
+    uint32_t lookup; /* STORE_NO_LOOKUP: none. Else the sequence is one of its queriers */
+    uint32_t from, to;
+    uint32_t pos0;     /* the first token of `from` */
+    struct cursor end; /* after them */
+    uint32_t n_segments;
 };
 
 struct cache_seq {
@@ -55,7 +65,16 @@ struct cache_seq {
     uint64_t n_load_events;
     bool has_looked;     /* the pool was asked, or need not be */
     uint32_t lookups[2]; /* of another request, and its own; STORE_NO_LOOKUP */
-    bool waits;          /* it would have run, had it not been loading: since wait_began_s */
+    bool has_chosen;     /* whether to send queries, for what was found */
+    bool never_queries;
+    uint32_t n_offered;         /* leading blocks that this and other instances had */
+    uint32_t n_output;          /* tokens that it is expected to generate */
+    struct remote_range remote; /* chosen while it waited; in use while n_remote > 0 */
+    uint32_t remote0, n_remote; /* segments that lie elsewhere */
+    uint32_t n_remote_blocks;   /* behind end.n_blocks */
+    uint32_t query;             /* of the pool; POOL_NO_QUERY */
+    uint64_t query_until_ns;
+    bool waits; /* it would have run, had it not been loading: since wait_began_s */
     double wait_began_s;
     uint64_t session; /* 0: none */
     bool keeps;       /* cache_seq_keep() */
@@ -110,6 +129,26 @@ static inline const struct kv_key *own_tail(const struct cache_seq *s)
 {
     return s->tail_n ? &s->tail_name : NULL;
 }
+
+/* The cursor behind a match. Blocks and segments are counted from the beginning of their span. */
+struct cursor cursor_behind(const struct cache_seq *s, const struct ktree_match *m);
+/* Append block `id` to the sequence and advance the cursor. */
+void hold_block(struct cache_seq *s, uint32_t id);
+
+/* --- cache_seq_query.c --- */
+
+bool may_choose_queries(const struct cache_seq *s);
+/* All lookups of the sequence are answered: choose whether it sends queries, once. */
+void choose_queries(struct cache_seq *s);
+/* Ask the pool again if queries were chosen and are not possible any more. */
+void reconsider_queries(struct cache_seq *s);
+/* Whether the waiting sequence would send queries if it attached now. *m: the match of its path,
+ * which is cut to what it then attaches of it. */
+bool may_attach_remote(const struct cache_seq *s, struct ktree_match *m);
+/* Append the remote part behind the local one. found: as cache_seq_attach(). */
+void attach_remote(struct cache_seq *s, uint32_t *found);
+/* The sequence sends no queries any more, until it chooses again. */
+void end_queries(struct cache_seq *s);
 
 /* The sequence needs no lookup any more. */
 static inline void stop_loading(struct cache_seq *s)

@@ -90,6 +90,17 @@ static bool looks_elsewhere(struct cache_seq *s)
     return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);
 }
 
+/* The blocks before the remote part could not be read: read the rest, too, or compute it. */
+static bool gives_up_queries(struct cache_seq *s)
+{
+    struct ktree_match m = match_path(s);
+
+    if (may_attach_remote(s, &m) || m.n_blocks >= s->remote.to)
+        return false;
+    end_queries(s);
+    return true;
+}
+
 bool cache_seq_load(struct cache_seq *s, bool is_first)
 {
     struct store *st = s->cache->store;
@@ -97,6 +108,7 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
     uint64_t n_events = store_n_load_events(st);
 
     cache_assert_owner(s->cache);
+    reconsider_queries(s);
     if (!s->is_loading)
         return true;
     if (is_first)
@@ -104,11 +116,20 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
     if (s->is_reading && s->n_load_events == n_events)
         return true;
     bool looks = s->cache->pool && looks_elsewhere(s);
-    enum store_load_state state =
-        store_load(st, s->keys, n_keys_to_match(s), s, is_told ? s->due_s : STORE_NO_DUE);
+    if (s->cache->pool && !looks)
+        choose_queries(s);
+    bool queries = s->remote.lookup != STORE_NO_LOOKUP;
+    uint32_t n = queries ? s->remote.from : n_keys_to_match(s);
+    enum store_load_state state = STORE_LOADED;
+    /* A lookup of another request may have found blocks to which this sequence will send queries:
+     * no block is read before that is decided. */
+    if (!looks || s->lookups[0] == STORE_NO_LOOKUP || !may_choose_queries(s))
+        state = store_load(st, s->keys, n, s, is_told ? s->due_s : STORE_NO_DUE, queries);
     s->n_load_events = n_events;
     s->is_reading = state == STORE_LOADING || (looks && state == STORE_LOADED);
     s->is_loading = looks || state != STORE_LOADED;
+    if (!s->is_loading && queries && gives_up_queries(s))
+        s->is_loading = true;
     if (!s->is_loading)
         stop_loading(s);
     s->asked_prefetch |= s->is_loading;

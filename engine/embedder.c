@@ -199,6 +199,7 @@ static enum status choose_lengths(struct embedder *e, struct buf *why)
                        e->c.max_tokens, context);
     if (e->c.max_tokens == 0)
         e->c.max_tokens = context < MAX_TOKENS_DEFAULT ? context : MAX_TOKENS_DEFAULT;
+    model_set_context(&e->model, e->c.max_tokens);
     if (e->c.step_tokens == 0)
         e->c.step_tokens = STEP_TOKENS_DEFAULT;
     if (e->c.step_tokens > e->c.max_tokens)

@@ -59,6 +59,7 @@ void engine_config_init(struct engine_config *c)
                                 .kv_disk_min_uses = DEFAULT_KV_DISK_MIN_USES,
                                 .kv_disk_timeout_ms = DEFAULT_KV_DISK_TIMEOUT_MS,
                                 .kv_preload = DEFAULT_KV_PRELOAD,
+                                .pool_query = DEFAULT_POOL_QUERY,
                                 .cache_policy = DEFAULT_CACHE_POLICY,
                                 .check_each_step = CHECK_EACH_STEP};
 }
@@ -185,6 +186,8 @@ static uint32_t choose_logits_rows(const struct engine_config *c)
 
 static struct forward_config forward_shape(struct engine *e, uint32_t max_model_len)
 {
+    static const struct query_calls queries = {cache_seq_query_rows, cache_seq_query,
+                                               cache_seq_answer};
     const struct engine_config *c = &e->config;
     uint64_t n_blocks =
         (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
@@ -198,7 +201,8 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
                                    .n_seqs_max = c->max_num_seqs,
                                    .n_blocks_max =
                                        n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
-                                   .device_logits = device_ops(e->device)->sample != NULL};
+                                   .device_logits = device_ops(e->device)->sample != NULL,
+                                   .queries = e->attend ? &queries : NULL};
 }
 
 static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max_model_len)
@@ -296,6 +300,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
         log_event(LOG_WARN, "max_model_len cut to what the KV pool holds", "max_model_len=%u", len);
     }
     c->max_model_len = len;
+    model_set_context(&e->model, len);
     pool->n_blocks = (uint32_t)n;
     return OK;
 }
@@ -375,19 +380,25 @@ static struct cache_remote_config remote_shape(struct engine *e)
 
     if (!c->pool_url)
         return (struct cache_remote_config){0};
-    return (struct cache_remote_config){.url = c->pool_url,
-                                        .pool = c->pool_name,
-                                        .listen = c->pool_listen,
-                                        .announce_host = c->pool_announce_host,
-                                        .transport = c->pool_transport,
-                                        .name = c->pool_instance_name,
-                                        .http = c->pool_http,
-                                        .secret = c->pool_secret ? c->pool_secret : no_secret,
-                                        .fingerprint = e->fingerprint,
-                                        .lookup_ms = c->pool_lookup_ms,
-                                        .pull_ms = c->pool_pull_ms,
-                                        .wake = wake_engine,
-                                        .wake_arg = e};
+    return (struct cache_remote_config){
+        .url = c->pool_url,
+        .pool = c->pool_name,
+        .listen = c->pool_listen,
+        .announce_host = c->pool_announce_host,
+        .transport = c->pool_transport,
+        .name = c->pool_instance_name,
+        .http = c->pool_http,
+        .secret = c->pool_secret ? c->pool_secret : no_secret,
+        .fingerprint = e->fingerprint,
+        .lookup_ms = c->pool_lookup_ms,
+        .pull_ms = c->pool_pull_ms,
+        .query = (enum cache_query)flag_choice_at(POOL_QUERY_NAMES, c->pool_query),
+        .query_ms = c->pool_query_ms,
+        .n_heads = e->model.n_heads,
+        .attend = e->attend ? attend_tiles : NULL,
+        .attend_arg = e->attend,
+        .wake = wake_engine,
+        .wake_arg = e};
 }
 
 static struct cache_config cache_shape(struct engine *e, const struct kv_pool *pool)
@@ -469,14 +480,26 @@ static enum status create_tables(struct engine *e, struct buf *why)
     return OK;
 }
 
+/* With a pool, prepare to attend to the queries of peers, where the device can. */
+static enum status create_attend(struct engine *e, const struct kv_pool *pool)
+{
+    struct attend_config a = {.device = e->device, .model = &e->model, .layout = pool->layout};
+
+    if (!e->config.pool_url || !attend_is_possible(e->device, &e->model))
+        return OK;
+    return attend_create(&e->attend, &a);
+}
+
 static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
 {
     const struct engine_config *c = &e->config;
     uint32_t n_seqs = c->max_num_seqs;
-    struct cache_config cache = cache_shape(e, pool);
-    struct forward_config fwd = forward_shape(e, c->max_model_len);
     enum status s;
 
+    if ((s = create_attend(e, pool)) != OK)
+        return buf_why(why, s, "out of memory for the queries of other instances");
+    struct cache_config cache = cache_shape(e, pool);
+    struct forward_config fwd = forward_shape(e, c->max_model_len);
     if (c->kv_host_bytes > 0 && cache.n_host_blocks == 0)
         return buf_why(
             why, ERR_INVALID,
@@ -717,6 +740,7 @@ void engine_close(struct engine *e)
     estimator_destroy(e->estimator);
     engine_close_lineup(e);
     cache_destroy(e->cache);
+    attend_destroy(e->attend); /* after the pool's query thread */
     batch_destroy(&e->batch);
     ring_fini(&e->submitted);
     chat_template_destroy(e->chat_template);
@@ -744,6 +768,11 @@ void engine_leave_pool(struct engine *e)
 bool engine_has_left_pool(const struct engine *e)
 {
     return !e->config.pool_url || !e->thread_runs || atomic_load(&e->has_left);
+}
+
+struct pool_notes *engine_notes(struct engine *e)
+{
+    return cache_notes(e->cache);
 }
 
 uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max)

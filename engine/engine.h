@@ -2,9 +2,9 @@
  *
  * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
  * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats,
- *         engine_leave_pool, engine_pool_instances and the const getters: any thread. Everything
- * inside the step: the engine thread alone. Errors  engine_open(): words that name the file and
- * what is wrong with it.
+ *         engine_leave_pool, engine_pool_instances, engine_notes and the const getters: any
+ *         thread. Everything inside the step: the engine thread alone.
+ * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
  *         KV pool. engine_cache_view(), engine_cache_spans(), engine_cache_erase(),
@@ -87,6 +87,8 @@ struct engine_config {
     const uint8_t *pool_secret;     /* [POOL_SECRET_BYTES]; NULL: all zero */
     uint32_t pool_lookup_ms;        /* deadline of a lookup; 0: the default of struct pool_config */
     uint32_t pool_pull_ms;          /* deadline of a pull; the same */
+    const char *pool_query;         /* of POOL_QUERY_NAMES */
+    uint32_t pool_query_ms;         /* deadline of a query; 0: the cache's default */
     struct cache_events *kv_events; /* every block that comes or goes, for routers; NULL: none.
                                          Destroyed by its owner after engine_close() */
     bool kv_always_copy;            /* copy between tiers on a host device too (tests) */
@@ -171,6 +173,8 @@ void engine_leave_pool(struct engine *e);
 /* Whether all that can be handed over has been. True without a pool, and while the engine thread
  * does not run. */
 bool engine_has_left_pool(const struct engine *e);
+/* Messages to and from other instances (cache/pool/pool_note.h). NULL without a pool. */
+struct pool_notes *engine_notes(struct engine *e);
 /* List the instances of the pool, this one first, as cache_instances(). 0 without a pool. */
 uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max);
 
@@ -243,6 +247,8 @@ struct engine_stats {
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
     uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by tier */
     uint64_t n_preemptions, n_rejected;
+    uint64_t n_query_preemptions; /* sequences that waited again because another instance did not
+                                     answer a query */
     struct scheduler_stats scheduler;
     struct contest_stats contest;
     uint64_t n_plans_ahead; /* steps planned while the previous step ran */

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/ring.h"
+#include "engine/run/attend.h"
 #include "engine/run/batch.h"
 #include "engine/run/cost_profile.h"
 #include "engine/run/device_sampler.h"
@@ -94,6 +95,7 @@ struct engine {
     bool thread_runs;
     struct cache *cache;
     struct forward *forward;
+    struct attend *attend; /* NULL: no queries, neither to other instances nor from them */
     struct lineup lineup;
     struct batch batch;
     uint32_t *free_slots; /* stack */
@@ -195,16 +197,17 @@ bool engine_answer(struct engine *e);
 /* A row of logits: the next token of the slot's sequence, or the logprob of the prompt token behind
  * position pos. */
 #define PICK_NEXT UINT32_MAX
+#define PICK_NONE UINT32_MAX
 struct pick_row {
-    uint32_t slot;
-    uint32_t pos; /* PICK_NEXT: the next token */
+    uint32_t slot; /* PICK_NONE: the row's step failed, and it gets no token */
+    uint32_t pos;  /* PICK_NEXT: the next token */
 };
 
 struct pick_job {
     struct engine *e;
     float *logits;
-    const struct pick_row *rows; /* [n] */
-    struct out_token *tokens;    /* [n] */
+    struct pick_row *rows;    /* [n] */
+    struct out_token *tokens; /* [n] */
 };
 
 /* Pick one token per row of logits, on the device that has the logits. A GPU launches the work in

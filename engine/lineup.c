@@ -66,6 +66,8 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
     l->seqs[slot].kv = kv;
     l->seqs[slot].class = r->class;
     l->seqs[slot].session = r->class == SCHED_USUAL ? r->session : 0;
+    if (r->class != SCHED_USUAL)
+        cache_seq_bring_here(kv); /* it computes for later requests */
     if (l->seqs[slot].session)
         cache_seq_join_session(kv, r->session);
     request.n_cached = cache_match_disk(kv); /* only what will be computed sets the MLFQ level */
@@ -144,7 +146,8 @@ static bool view_is_loading(void *arg, uint32_t slot)
     return l->plan_ns < q->wanted_ns + l->load_timeout_ns;
 }
 
-/* Begin reads from disk for the first waiting sequences in the order of service. */
+/* Begin reads from disk and from other instances for the first waiting sequences in the order of
+ * service. */
 static void load_ahead(struct lineup *l)
 {
     uint32_t slot = ORDER_NONE, n = 0;
@@ -153,6 +156,8 @@ static void load_ahead(struct lineup *l)
     while (n++ < N_LOADED_FOR_MAX && scheduler_next_waiting(l->scheduler, &slot)) {
         struct cache_seq *kv = l->seqs[slot].kv;
 
+        if (cache_seq_is_loading(kv))
+            cache_seq_expect_output(kv, (uint32_t)scheduler_tokens_left(l->scheduler, slot));
         if (!cache_seq_load(kv, is_first))
             return;
         is_first = is_first && !cache_seq_is_loading(kv);
@@ -211,16 +216,18 @@ static void make_plan(struct lineup *l, uint64_t now_ns, struct plan *plan)
 
 /* --- carrying out the plan --- */
 
+/* Release the KV of a sequence that waits again. */
+static void drop(struct lineup *l, uint32_t slot, uint64_t now_ns)
+{
+    cache_seq_drop(l->seqs[slot].kv);
+    l->seqs[slot].wanted_ns = 0;
+    expect(l, slot, now_ns);
+}
+
 static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
 {
-    for (uint32_t i = 0; i < plan->n_preempt; i++) {
-        uint32_t slot = plan->preempt[i];
-        struct sequence *q = &l->seqs[slot];
-
-        cache_seq_drop(q->kv);
-        q->wanted_ns = 0;
-        expect(l, slot, now_ns);
-    }
+    for (uint32_t i = 0; i < plan->n_preempt; i++)
+        drop(l, plan->preempt[i], now_ns);
     l->n_preempted = plan->n_preempt;
 }
 
@@ -308,6 +315,15 @@ void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, 
 
     cache_seq_commit(l->seqs[item->slot].kv, item->n_tokens);
     scheduler_on_tokens(l->scheduler, item->slot, item->n_tokens, got_token, step_ns, now_ns);
+}
+
+void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns)
+{
+    uint32_t slot = l->items[i].slot;
+
+    cache_seq_shrink(l->seqs[slot].kv);
+    scheduler_on_lost(l->scheduler, slot);
+    drop(l, slot, now_ns);
 }
 
 void lineup_check(const struct lineup *l)

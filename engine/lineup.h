@@ -7,6 +7,7 @@
  *     n = lineup_begin(l, now)                plan; preempt, attach, grow: l->items [n]
  *     (the step runs)     lineup_ahead()      spill, fetch and plan for the next step meanwhile
  *     lineup_ran(l, i, ...) of each item      commit its KV, and count its token
+ *     or lineup_lost(l, i, ...)               it waits again: its step failed
  *
  * Swapping. A preempted sequence releases its blocks to the cache, together with the time at which
  * it is expected to run again (cache_seq_expect()); the cache evicts by that time. With
@@ -87,6 +88,10 @@ void lineup_ahead(struct lineup *l, uint64_t ends_ns);
 /* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and
  * the scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
+
+/* Item i of the step was run in vain, because attention to KV on another instance failed: give back
+ * all KV of its sequence, which waits again as after a preemption. */
+void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns);
 
 /* scheduler_check(), and ASSERT that scheduler and cache agree on what is computed. O(n). Between
  * two steps. */

@@ -44,6 +44,8 @@ static void pick_row(void *arg, uint32_t i)
     struct engine *e = job->e;
     struct out_top *top;
     size_t at = (size_t)i * e->info.n_vocab;
+    if (job->rows[i].slot == PICK_NONE)
+        return;
     struct sampler_row row = row_of(e, &job->rows[i], &top);
 
     row.logits = job->logits + at;
@@ -65,6 +67,7 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
     device_sampler_begin(e->device_sampler, job->logits, job->tokens);
     for (uint32_t i = 0; i < n; i++) {
         struct out_top *top;
+        ASSERT(job->rows[i].slot != PICK_NONE); /* a GPU sends no queries */
         struct sampler_row row = row_of(e, &job->rows[i], &top);
         enum status s = device_sampler_add(e->device_sampler, &row, top);
         if (s != OK)
@@ -146,7 +149,8 @@ enum status score_prompts(struct engine *e, bool *scored)
 
     *scored = false;
     for (uint32_t i = 0; s == OK && i < e->lineup.n_items; i++) {
-        if (!prompt_is_to_score(&e->lineup.seqs[e->lineup.items[i].slot]))
+        if (!prompt_is_to_score(&e->lineup.seqs[e->lineup.items[i].slot]) ||
+            batch_has_failed(&e->batch, i))
             continue;
         *scored = true;
         s = score_item(&g, i);

@@ -23,6 +23,8 @@
 #define LATENCY_OBJECTIVE_NAMES "normalized|e2e"
 #define KV_SWAP_NAMES "proactive|reactive"
 #define KV_PRELOAD_NAMES "none|registered|all"
+#define POOL_QUERY_NAMES "auto|never|always" /* as enum cache_query */
+#define DEFAULT_POOL_QUERY "auto"
 
 #define DEFAULT_DEVICE "auto"
 #define DEFAULT_DTYPE "auto"

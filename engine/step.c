@@ -187,6 +187,8 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
     q->req = r;
     if (prompt_is_to_score(q))
         cache_seq_limit_match(*kv, 0);
+    if (r->cache_ttl_s > 0 || r->n_breaks > 0)
+        cache_seq_bring_here(*kv); /* it is to be held here */
     return OK;
 }
 
@@ -418,19 +420,40 @@ static void note_ran(struct engine *e, uint32_t slot, uint32_t n_computed, uint3
         atomic_store(&r->n_computed, n_computed);
 }
 
+/* Exclude the rows of sequences that lost a query from the tokens to be picked. */
+static void exclude_failed(const struct engine *e, struct pick_row *rows)
+{
+    uint32_t o = 0;
+
+    for (uint32_t i = 0; e->batch.n_queries > 0 && i < e->lineup.n_items; i++) {
+        bool gives_token = effect_of(e, &e->lineup.items[i]).gives_token;
+
+        if (gives_token && batch_has_failed(&e->batch, i))
+            rows[o].slot = PICK_NONE;
+        o += gives_token;
+    }
+}
+
 /* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
- * prompts, which the cost model does not cover, so the model is not corrected. */
+ * prompts, which the cost model does not cover, so the model is not corrected. A step that waited
+ * for other instances does not correct it either. */
 static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
                         uint64_t began, uint64_t now)
 {
     uint32_t o = 0, n = e->lineup.n_items;
 
-    if (!scored)
+    if (!scored && e->batch.n_queries == 0)
         learn_cost(e, seconds(began, now));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = e->lineup.items[i].slot;
         struct effect f = effect_of(e, &e->lineup.items[i]);
 
+        if (batch_has_failed(&e->batch, i)) {
+            lineup_lost(&e->lineup, i, now);
+            e->live.n_query_preemptions++;
+            o += f.gives_token;
+            continue;
+        }
         lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
         note_ran(e, slot, f.n_computed + e->lineup.items[i].n_tokens, e->lineup.items[i].n_tokens);
         if (scored)
@@ -490,6 +513,7 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
 {
     enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &job->logits);
 
+    exclude_failed(e, job->rows);
     if (s == OK)
         s = pick_begin(job, n_out);
     if (s == OK && !device_is_host(e->device))
@@ -531,8 +555,8 @@ void engine_publish_stats(struct engine *e)
     scheduler_stats(e->lineup.scheduler, &e->live.scheduler);
     e->live.n_running = e->live.scheduler.n_running[SCHED_USUAL];
     e->live.n_waiting = e->live.scheduler.n_waiting[SCHED_USUAL];
-    e->live.n_preemptions =
-        e->live.scheduler.n_preempted_for_place + e->live.scheduler.n_preempted_for_memory;
+    e->live.n_preemptions = e->live.scheduler.n_preempted_for_place +
+                            e->live.scheduler.n_preempted_for_memory + e->live.n_query_preemptions;
     engine_publish_room(e);
     e->live.n_plans_ahead = e->lineup.n_planned_ahead;
     engine_publish_estimate(e, clock_now_ns());

@@ -628,6 +628,11 @@ double replace_relative_cost(const struct replace *r, uint32_t tier, uint32_t id
     return cost_s > 0 && usual_s > 0 ? fmin(fmax(cost_s / usual_s, 1.0 / 8), 8) : 1;
 }
 
+double replace_usual_cost(const struct replace *r, uint32_t tier)
+{
+    return r->tiers[tier].cost_s;
+}
+
 bool replace_is_free_name(const struct replace *r, uint64_t key)
 {
     uint32_t id;

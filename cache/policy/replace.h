@@ -201,6 +201,9 @@ double replace_survival_s(const struct replace *r, uint32_t tier);
 /* The mean cost per byte of the entry's misses, relative to that of recent unexpected victims of
  * the tier; 1 before the first victim. Between 1/8 and 8. */
 double replace_relative_cost(const struct replace *r, uint32_t tier, uint32_t id);
+/* The mean cost per byte of the misses of recent unexpected victims of the tier, in seconds; 0
+ * before the first victim. */
+double replace_usual_cost(const struct replace *r, uint32_t tier);
 /* Whether replace_enter(), replace_split() and replace_grow() would accept this name. */
 bool replace_is_free_name(const struct replace *r, uint64_t key);
 bool replace_in_tier(const struct replace *r, uint32_t tier, uint32_t id);

@@ -57,6 +57,7 @@ struct directory_instance {
     uint32_t n_waiting, n_running;    /* requests */
     bool is_leaving;                  /* its segments are being moved away */
     char version[24];
+    char documents[17]; /* digest of its catalog, 16 hexadecimal digits; "": it has none */
 };
 
 struct directory_config {

@@ -49,8 +49,13 @@ enum status directory_record_write(struct buf *out, const struct directory_insta
     char id[ID_HEX_BYTES + 1], fingerprint[2 * sizeof i->fingerprint + 1];
     const struct {
         const char *name, *text;
-    } texts[] = {{"id", id},        {"name", i->name},       {"address", i->address},
-                 {"http", i->http}, {"version", i->version}, {"fingerprint", fingerprint}};
+    } texts[] = {{"id", id},
+                 {"name", i->name},
+                 {"address", i->address},
+                 {"http", i->http},
+                 {"version", i->version},
+                 {"fingerprint", fingerprint},
+                 {"documents", i->documents}};
     const struct {
         const char *name;
         uint32_t value;
@@ -113,6 +118,7 @@ static enum status read_fields(struct directory_instance *r, const struct json *
                  {"address", r->address, sizeof r->address},
                  {"http", r->http, sizeof r->http},
                  {"version", r->version, sizeof r->version},
+                 {"documents", r->documents, sizeof r->documents},
                  {"fingerprint", fingerprint, sizeof fingerprint}};
     const struct {
         const char *name;

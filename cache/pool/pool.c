@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,23 @@ void pool_mean_add(struct pool_mean *m, double value)
     m->n++;
 }
 
+void pool_wake(struct pool *p)
+{
+    /* The pool thread says that it sleeps before it looks at its queues for the last time. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&p->is_asleep, memory_order_relaxed) &&
+        atomic_exchange(&p->is_asleep, false)) {
+        uint64_t one = 1;
+        ssize_t n = write(p->wake_fd, &one, sizeof one);
+        (void)n; /* a full eventfd is readable, too */
+    }
+}
+
+void pool_stay_alert(struct pool *p)
+{
+    p->alert_until_ns = clock_now_ns() + 2 * POOL_SPIN_NS;
+}
+
 /* --- the loop --- */
 
 static void take_commands(struct pool *p)
@@ -47,6 +65,8 @@ static void take_commands(struct pool *p)
         case POOL_LOOKUP: pool_lookup_begin(p, c.index); break;
         case POOL_FORGET: pool_lookup_forget(p, c.index); break;
         case POOL_READ: pool_read_begin(p, c.index); break;
+        case POOL_QUERY: pool_query_begin(p, c.index); break;
+        case POOL_DROP: pool_query_drop(p, c.index); break;
         case POOL_LEND: pool_lend_answer(p, c.index); break;
         case POOL_BACK: pool_lend_back(p, c.index); break;
         case POOL_OFFER: pool_offer_begin(p, c.index); break;
@@ -108,6 +128,7 @@ static void work(struct pool *p)
 {
     pool_read_pump(p);
     pool_lend_pump(p);
+    pool_attend_pump(p);
     pool_conns_sweep(p);
     if (p->now_ns < p->timers_ns && p->now_ns < p->round_due_ns) {
         pool_due(p, p->has_changed ? p->timers_ns : p->round_due_ns);
@@ -138,6 +159,7 @@ static void publish(struct pool *p)
     p->live.lookup_s = p->lookup_s.value;
     p->live.read_latency_s = p->latency_s.value;
     p->live.read_bytes_per_s = p->bytes_per_s.value;
+    p->live.query_s = p->query_s.value;
     n = n < DIRECTORY_INSTANCES_MAX ? n : DIRECTORY_INSTANCES_MAX;
     pthread_mutex_lock(&p->stats_lock);
     p->shared = p->live;
@@ -150,8 +172,8 @@ static void publish(struct pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Sleep until something happens or is due. The engine thread writes wake_fd only while is_asleep is
- * set, so the queue of commands is looked at once more after that. */
+/* Sleep until something happens or is due. Other threads write wake_fd only while is_asleep is set,
+ * so their queues are looked at once more after that. */
 static void wait_for_work(struct pool *p)
 {
     struct pollfd fds[3] = {{.fd = p->wake_fd, .events = POLLIN},
@@ -163,11 +185,14 @@ static void wait_for_work(struct pool *p)
 
     atomic_store(&p->is_asleep, true);
     atomic_thread_fence(memory_order_seq_cst);
-    if (spsc_is_empty(p->commands) && ns > 0)
+    if (spsc_is_empty(p->commands) && !pool_note_waits(p) &&
+        (!p->attend_out || spsc_is_empty(p->attend_out)) && ns > 0)
         (void)ppoll(fds, 3, &timeout, NULL);
     atomic_store(&p->is_asleep, false);
-    while (read(p->wake_fd, &n, sizeof n) > 0)
-        continue;
+    if (fds[0].revents != 0) {
+        ssize_t n_read = read(p->wake_fd, &n, sizeof n);
+        (void)n_read; /* one read empties an eventfd */
+    }
 }
 
 static void *pool_main(void *arg)
@@ -180,19 +205,23 @@ static void *pool_main(void *arg)
         p->due_ns = p->now_ns + SLEEP_NS;
         p->is_busy = false;
         take_commands(p);
+        pool_attend_pump(p);
         pool_announce_events(p);
         take_directory(p);
         bool may_wait = transport_progress(p->transport, p->now_ns);
         pool_conns_events(p, &n_events);
+        pool_note_turn(p);
         work(p);
         publish(p);
         if (p->has_posted && p->config.wake)
             p->config.wake(p->config.wake_arg);
         p->has_posted = false;
-        if (may_wait && n_events == 0 && !p->is_busy)
-            wait_for_work(p);
-        else
+        if (!may_wait || n_events > 0 || p->is_busy)
             p->has_changed = true;
+        else if (p->now_ns < p->alert_until_ns)
+            sched_yield();
+        else
+            wait_for_work(p);
     }
     return NULL;
 }
@@ -277,6 +306,13 @@ static void init_lists(struct pool *p)
 {
     p->ask_now = POOL_NONE;
     link_init(&p->waiting_reads);
+    link_init(&p->attend_turns);
+    link_init(&p->attends_ended);
+    p->query_memory_left = p->attend_memory_left = POOL_QUERY_MEMORY;
+    for (uint32_t i = 0; i < POOL_QUERIES_MAX; i++)
+        p->query_stack[p->n_query_stack++] = POOL_QUERIES_MAX - 1 - i;
+    for (uint32_t i = 0; i < POOL_N_ATTENDS; i++)
+        p->attends[i].conn = POOL_NONE;
     for (uint32_t i = 0; i < POOL_N_SENDS; i++)
         p->sends[i].next_free = i + 1 < POOL_N_SENDS ? i + 1 : POOL_NONE;
 }
@@ -297,6 +333,12 @@ static enum status create_queues(struct pool *p)
         s = spsc_create(&p->offers, sizeof(uint32_t), POOL_OFFERS_MAX);
     if (s == OK)
         s = spsc_create(&p->news, sizeof(struct pool_news), N_NEWS);
+    if (s == OK)
+        s = spsc_create(&p->queries_free, sizeof(uint32_t), POOL_QUERIES_MAX);
+    if (s == OK && p->config.attend)
+        s = spsc_create(&p->attend_in, sizeof(uint32_t), POOL_N_ATTENDS);
+    if (s == OK && p->config.attend)
+        s = spsc_create(&p->attend_out, sizeof(uint32_t), POOL_N_ATTENDS);
     return s;
 }
 
@@ -306,6 +348,8 @@ static enum status create_memory(struct pool *p)
 
     if (s == OK)
         s = inventory_open(&p->inventory, N_BLOCKS_MAX, N_SEGMENTS_MAX);
+    if (s == OK)
+        s = pool_notes_open(p);
     if (s == OK)
         s = map_init(&p->conn_of_number, POOL_N_CONNS);
     if (s == OK)
@@ -324,11 +368,16 @@ static enum status open_network(struct pool *p, struct buf *why)
     const struct pool_config *c = &p->config;
     uint64_t keys_bytes = POOL_PATH_MAX * (uint64_t)(KV_KEY_BYTES + WIRE_META_BYTES);
     uint64_t data_bytes = POOL_READ_MAX * c->block_bytes;
+    uint64_t payload_max = keys_bytes > data_bytes ? keys_bytes : data_bytes;
+    if (c->attend && payload_max < POOL_QUERY_BYTES_MAX)
+        payload_max = POOL_QUERY_BYTES_MAX;
+    if (payload_max < POOL_NOTE_BYTES_MAX)
+        payload_max = POOL_NOTE_BYTES_MAX;
     struct transport_config t = {.kind = c->transport,
                                  .listen = c->listen,
                                  .announce_host = c->announce_host,
                                  .n_conns_max = POOL_N_CONNS,
-                                 .payload_max = keys_bytes > data_bytes ? keys_bytes : data_bytes};
+                                 .payload_max = payload_max};
     struct buf words;
 
     buf_init(&words, BUF_WHY_MAX);
@@ -364,6 +413,15 @@ static void copy_config(struct pool *p, const struct pool_config *config)
     p->self.block_bytes = c->block_bytes;
 }
 
+static enum status start_threads(struct pool *p, struct buf *why)
+{
+    if (p->config.attend)
+        p->has_attend_thread = pthread_create(&p->attend_thread, NULL, pool_attend_main, p) == 0;
+    if (!p->config.attend || p->has_attend_thread)
+        p->has_thread = pthread_create(&p->thread, NULL, pool_main, p) == 0;
+    return p->has_thread ? OK : buf_why(why, ERR_NOMEM, "{pool}: no thread");
+}
+
 enum status pool_open(struct pool **out, const struct pool_config *config, struct buf *why)
 {
     struct pool *p = calloc(1, sizeof *p);
@@ -388,9 +446,7 @@ enum status pool_open(struct pool **out, const struct pool_config *config, struc
         p->instances[0] = p->info;
         p->n_instances = 1;
         cache_events_request_all(config->events);
-        p->has_thread = pthread_create(&p->thread, NULL, pool_main, p) == 0;
-        if (!p->has_thread)
-            s = buf_why(why, ERR_NOMEM, "{pool}: no thread");
+        s = start_threads(p, why);
     }
     if (s != OK) {
         pool_close(p);
@@ -406,23 +462,31 @@ void pool_close(struct pool *p)
 
     if (!p)
         return;
+    atomic_store(&p->is_stopping, true);
     if (p->has_thread) {
-        atomic_store_explicit(&p->is_stopping, true, memory_order_release);
         ssize_t n = write(p->wake_fd, &one, sizeof one);
         (void)n;
         pthread_join(p->thread, NULL);
     }
+    if (p->has_attend_thread)
+        pool_attend_stop(p);
     transport_close(p->transport);
     directory_close(p->directory);
     inventory_close(p->inventory);
+    pool_notes_close(p);
     for (uint32_t i = 0; i < POOL_N_CONNS; i++)
         free(p->conns[i].reads);
-    struct spsc *queues[] = {p->commands, p->tickets_free, p->reads_done, p->asks,
-                             p->returns,  p->offers,       p->news};
+    struct spsc *queues[] = {p->commands,  p->tickets_free, p->reads_done, p->asks,
+                             p->returns,   p->offers,       p->news,       p->queries_free,
+                             p->attend_in, p->attend_out};
     for (uint32_t i = 0; i < ARRAY_SIZE(queues); i++)
         spsc_destroy(queues[i]);
     for (uint32_t i = 0; i < p->n_arenas; i++)
         free(p->arenas[i]);
+    for (uint32_t i = 0; i < POOL_QUERIES_MAX; i++)
+        free(p->queries[i].buffer.memory);
+    for (uint32_t i = 0; i < POOL_N_ATTENDS; i++)
+        free(p->attends[i].buffer.memory);
     map_fini(&p->conn_of_number);
     map_fini(&p->peer_of_id);
     free(p->peers);

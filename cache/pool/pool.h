@@ -1,8 +1,8 @@
-/* pool.h - KV of other instances, as the store sees it: look up, pull, lend, hand over.
+/* pool.h - KV of other instances, as the store sees it: look up, pull, query, lend, hand over.
  *
  * The pool thread talks to the directory (directory.h) and to other instances (transport.h). The
- * engine thread talks to the pool by the calls below; none of them waits or takes a lock, and a
- * pool that is slow, or gone, answers "not found".
+ * engine thread talks to the pool by the calls below; none of them but pool_query_end() waits or
+ * takes a lock, and a pool that is slow, or gone, answers "not found".
  *
  * Pull. The engine asks for a path of keys: pool_lookup(). The pool finds an instance that may hold
  * a longer part of it and asks that instance to lend the path. The other engine thread pins what it
@@ -14,9 +14,17 @@
  * Lend. pool_next_ask() gives the engine thread the path that a peer asks for; pool_lend() answers
  * with addresses. The blocks stay as they are until pool_next_return() gives them back.
  *
+ * Query. Instead of reading the blocks of a found ticket, the engine can send a layer's queries to
+ * the lender, which attends to the lent segments and returns one unmerged tile per segment
+ * (TokenLake's query shipping). The lender computes on a query thread of its own, beside its engine
+ * thread. Its kernels are the asker's, because the handshake compared fingerprints, so the tiles
+ * have the bits that attention here would have computed (promise P1).
+ *
  * Hand over. An instance that leaves offers paths of which it holds the only copy; the pool chooses
  * a peer with room, and that peer's engine gets the path from pool_next_offer(), as if it had
  * looked it up, and pulls it.
+ *
+ * Notes. Other parts of the program send messages that the pool does not read: pool_note.h.
  *
  * Every block that arrives is checked: it must have the key that was asked for, its length, and the
  * CRC32C that the lender computed; the handshake has compared fingerprint and block size.
@@ -34,14 +42,21 @@
 #include "cache/key.h"
 #include "cache/pool/directory.h"
 #include "cache/pool/handshake.h"
+#include "cache/pool/pool_note.h"
 
 #define POOL_PATH_MAX 4096u   /* blocks of a path */
 #define POOL_TICKETS_MAX 256u /* lookups at a time */
 #define POOL_LEASES_MAX 64u   /* paths lent at a time */
 #define POOL_READ_MAX 8u      /* blocks of one read */
 #define POOL_NO_TICKET UINT32_MAX
+#define POOL_QUERIES_MAX 128u           /* under way */
+#define POOL_QUERY_ROWS_MAX 64u         /* of one query */
+#define POOL_QUERY_SEGMENTS_MAX 512u    /* of one query */
+#define POOL_QUERY_BYTES_MAX (4u << 20) /* of the queries, and of the tiles of one answer */
+#define POOL_NO_QUERY UINT32_MAX
 
 struct pool;
+struct pool_attend;
 
 struct pool_config {
     struct directory_config directory;
@@ -58,6 +73,29 @@ struct pool_config {
     void (*wake)(void *arg);     /* there is something for the engine thread; any thread, must not
                                     block */
     void *wake_arg;
+    /* Compute the tiles of a peer's query, on the query thread. NULL: queries are neither sent nor
+     * answered. */
+    enum status (*attend)(void *arg, const struct pool_attend *a);
+    void *attend_arg;
+    uint32_t query_floats, tile_floats; /* of one row: H * d, and H * (d + 2) */
+    uint32_t n_layers;                  /* a query names a layer below it */
+};
+
+/* A query as the lender computes it. All keys of the segments are visible to all rows. */
+struct pool_attend {
+    uint32_t layer;
+    uint32_t n_rows;
+    const float *q;            /* [n_rows][query_floats] rotated */
+    const void *const *blocks; /* [n_blocks] as struct pool_block's memory */
+    uint32_t n_blocks;
+    const struct pool_segment *segments; /* [n_segments]; `at` counts in blocks */
+    uint32_t n_segments;
+    float *tiles; /* [n_segments][n_rows][tile_floats] */
+};
+/* Consecutive blocks that one tile covers. */
+struct pool_segment {
+    uint32_t at; /* first block; of a query: the index in the ticket's path */
+    uint16_t n_blocks, n_tokens;
 };
 
 NODISCARD enum status pool_open(struct pool **out, const struct pool_config *config,
@@ -88,12 +126,14 @@ struct pool_found {
     uint64_t peer;      /* id of the instance */
     double latency_s;   /* of a read from this peer, before its bytes: a moving mean */
     double bytes_per_s; /* of reads from this peer; 0: not measured yet */
+    bool attends;       /* the peer answers queries */
+    double query_s;     /* of a query to this peer: a moving mean; 0: not measured yet */
     uint64_t until_ns;  /* the lease ends, on the clock of base/clock.h */
 };
 /* A found ticket becomes POOL_NOT_FOUND when its lease ends early, because the peer died. */
 enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out);
 /* The ticket is not needed any more, whatever pool_look() says: the lease is given back. Due once
- * for every ticket. No read of it is under way. */
+ * for every ticket. No read of it is under way, and all its queries are forgotten. */
 void pool_forget(struct pool *p, uint32_t ticket);
 
 /* Read blocks at [n <= POOL_READ_MAX] (indices in the path) of a found ticket into to [n],
@@ -104,6 +144,35 @@ NODISCARD enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t 
 /* A read that is over. status: OK; ERR_TIMEOUT; ERR_NOT_FOUND (the peer lost it, or left);
  * ERR_CORRUPT (a check failed). False: none. */
 bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status);
+
+/* --- query --- */
+
+/* Attention of rows to lent segments of a found ticket, in one layer. */
+struct pool_query {
+    uint32_t ticket;
+    uint32_t layer;
+    uint32_t n_rows;
+    const float *q; /* [n_rows], row stride q_stride floats; copied */
+    size_t q_stride;
+    /* [n_segments] copied. They ascend, do not overlap, and lie in the lent part of the path. All
+     * blocks of a segment but the last one have KV_BLOCK_TOKENS tokens. */
+    const struct pool_segment *segments;
+    uint32_t n_segments;
+    uint64_t until_ns; /* the asker waits no longer, so the peer then does not compute; 0: pull_ms
+                          from now on */
+};
+/* Send the query; *query is its number. The lease lasts pull_ms longer from here on. ERR_BUSY: too
+ * many queries; ERR_UNAVAILABLE: the lease is over, or the peer answers no queries; ERR_TOO_LARGE:
+ * queries or tiles of more than POOL_QUERY_BYTES_MAX. */
+NODISCARD enum status pool_query(struct pool *p, const struct pool_query *q, uint32_t *query);
+/* Wait for the answer until until_ns on the clock of base/clock.h at the latest. *tiles
+ * [n_segments][n_rows][tile_floats] is valid until pool_query_forget(). ERR_TIMEOUT;
+ * ERR_NOT_FOUND: the peer lost the lease, or left; ERR_BUSY: the peer has too many queries;
+ * ERR_CORRUPT: a check failed. */
+NODISCARD enum status pool_query_end(struct pool *p, uint32_t query, uint64_t until_ns,
+                                     const float **tiles);
+/* The query is not needed any more. Due once for each, also after an error. */
+void pool_query_forget(struct pool *p, uint32_t query);
 
 /* --- lend --- */
 
@@ -179,11 +248,19 @@ struct pool_stats {
     uint32_t n_lent;               /* blocks */
     uint64_t n_lookups, n_found, n_stale, n_lookup_timeouts;
     uint64_t n_pulled_blocks, n_pulled_bytes, n_lent_blocks, n_lent_bytes;
-    uint64_t n_reads_failed, n_corrupt, n_timeouts;
-    uint64_t n_refused;                                /* connections without the secret */
-    uint64_t n_offered, n_handed_over;                 /* paths */
-    uint64_t n_events_lost;                            /* times that the queue of events was full */
-    double lookup_s, read_latency_s, read_bytes_per_s; /* moving means */
+    /* Reads that failed, each counted once: the peer has lost the blocks or is gone; no answer
+     * before the end of the lease; a check failed. */
+    uint64_t n_reads_lost, n_reads_timed_out, n_reads_corrupt;
+    uint64_t n_peer_timeouts;  /* asks, reads and queries that a peer did not answer in time */
+    uint64_t n_lease_timeouts; /* leases of blocks of this instance that no peer has closed */
+    uint64_t n_queries, n_queries_failed, n_query_bytes; /* asked: bytes both ways */
+    uint64_t n_attended, n_attended_rows;                /* answered for peers */
+    uint64_t n_queries_refused;                          /* of peers: too many, or too late */
+    uint64_t n_refused;                                  /* connections without the secret */
+    uint64_t n_offered, n_handed_over;                   /* paths */
+    uint64_t n_events_lost; /* times that the queue of events was full */
+    uint64_t n_notes_sent, n_notes_received, n_notes_dropped;   /* dropped: in both directions */
+    double lookup_s, read_latency_s, read_bytes_per_s, query_s; /* moving means */
 };
 void pool_stats(struct pool *p, struct pool_stats *out);
 /* All instances of the pool, this one first. Returns their number. */

@@ -107,6 +107,9 @@ static void end_send(struct pool *p, uint32_t no)
         pool_lend_sent(p, index);
         break;
     case POOL_SENDS_OFFER: pool_offer_sent(p, index); break;
+    case POOL_SENDS_NOTE: pool_note_sent(p, index); break;
+    case POOL_SENDS_QUERY: pool_query_sent(p, index); break;
+    case POOL_SENDS_TILES: pool_attend_sent(p, index); break;
     }
 }
 
@@ -153,6 +156,8 @@ static struct pool_conn *add_conn(struct pool *p, uint32_t number, bool is_asker
                             .peer = POOL_NONE,
                             .began_ns = p->now_ns,
                             .used_ns = p->now_ns};
+    link_init(&c->attends);
+    link_init(&c->turn);
     map_put(&p->conn_of_number, number, no);
     return c;
 }
@@ -214,9 +219,12 @@ static void close_conn(struct pool *p, struct pool_conn *c, bool is_peers_fault,
     if (c->is_asker) {
         pool_peer_closed(p, &p->peers[c->peer], is_peers_fault);
         pool_lookup_closed(p, no);
+        pool_query_closed(p, no);
     } else {
+        pool_attend_closed(p, no);
         pool_lend_closed(p, no);
     }
+    pool_note_closed(p, no);
     pool_offer_closed(p, no);
     free(c->reads);
     c->reads = NULL;
@@ -314,9 +322,7 @@ static void take_message(struct pool *p, struct pool_conn *c, const struct trans
         pool_conn_fail(p, no, true, "a broken message");
         return;
     }
-    bool is_answer =
-        m.kind == WIRE_LENT || m.kind == WIRE_DATA || m.kind == WIRE_GONE || m.kind == WIRE_DONE;
-    if (is_answer != c->is_asker) {
+    if (wire_is_answer(m.kind) != c->is_asker) {
         pool_conn_fail(p, no, true, "a message in the wrong direction");
         return;
     }
@@ -329,6 +335,10 @@ static void take_message(struct pool *p, struct pool_conn *c, const struct trans
     case WIRE_CLOSE: pool_lend_close(p, no, &m); break;
     case WIRE_OFFER: pool_take_offer(p, no, &m); break;
     case WIRE_DONE: pool_offer_done(p, no, &m); break;
+    case WIRE_NOTE: pool_note_take(p, no, &m); break;
+    case WIRE_QUERY: pool_attend_query(p, no, &m); break;
+    case WIRE_TILES: pool_query_tiles(p, no, &m); break;
+    case WIRE_REFUSED: pool_query_refused(p, no, &m); break;
     }
 }
 
@@ -340,6 +350,9 @@ static void take_received(struct pool *p, uint64_t tag)
     case POOL_TAG_READ: pool_read_received(p, index); break;
     case POOL_TAG_LEASE: pool_lend_received(p, index); break;
     case POOL_TAG_TAKEN: pool_take_received(p, index); break;
+    case POOL_TAG_NOTE: pool_note_received(p, index); break;
+    case POOL_TAG_QUERY: pool_query_received(p, index); break;
+    case POOL_TAG_ATTEND: pool_attend_received(p, index); break;
     default: ASSERT(false);
     }
 }

@@ -1,9 +1,11 @@
 /* pool_engine.c - the engine thread's side: fills slots, passes their numbers on, and collects what
- * the pool thread has posted. Nothing here waits, locks or allocates. */
+ * the pool thread has posted. Nothing here locks; only pool_query_end() waits, and only
+ * pool_query() allocates. */
+#include <sched.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "cache/pool/pool_inner.h"
 
 /* Queues have room for every slot, so a push cannot fail. */
@@ -12,14 +14,7 @@ static void post(struct pool *p, const struct pool_command *c)
     bool ok = spsc_push(p->commands, c);
 
     ASSERT(ok);
-    /* The pool thread says that it sleeps before it looks at the queue for the last time. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&p->is_asleep, memory_order_relaxed) &&
-        atomic_exchange(&p->is_asleep, false)) {
-        uint64_t one = 1;
-        ssize_t n = write(p->wake_fd, &one, sizeof one);
-        (void)n; /* a full eventfd is readable, too */
-    }
+    pool_wake(p);
 }
 
 static void post_index(struct pool *p, enum pool_command_kind kind, uint32_t index)
@@ -84,8 +79,12 @@ enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out
     uint32_t state = atomic_load_explicit(&t->state, memory_order_acquire);
 
     ASSERT(ticket < POOL_N_TICKETS);
-    if (state == POOL_FOUND && out)
+    if (state == POOL_FOUND && out) {
         *out = t->found;
+        out->until_ns = atomic_load_explicit(&t->until_ns, memory_order_relaxed);
+        out->query_s =
+            (double)atomic_load_explicit(&p->query_ns[t->peer], memory_order_relaxed) / 1e9;
+    }
     return state == POOL_LOST ? POOL_NOT_FOUND : (enum pool_look)state;
 }
 
@@ -129,6 +128,111 @@ bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status)
     *status = done.status;
     p->reads_free[p->n_reads_free++] = done.index;
     return true;
+}
+
+/* --- query --- */
+
+/* A free query with memory for so many bytes. NULL: there are too many. */
+static struct pool_query_slot *take_query(struct pool *p, uint64_t n_bytes)
+{
+    uint32_t no;
+
+    while (spsc_pop(p->queries_free, &no))
+        p->query_stack[p->n_query_stack++] = no;
+    if (p->n_query_stack == 0)
+        return NULL;
+    struct pool_query_slot *s = &p->queries[p->query_stack[p->n_query_stack - 1]];
+    if (!pool_buffer_fit(&s->buffer, n_bytes, &p->query_memory_left)) {
+        for (uint32_t i = 0; i < p->n_query_stack; i++)
+            pool_buffer_free(&p->queries[p->query_stack[i]].buffer, &p->query_memory_left);
+        if (!pool_buffer_fit(&s->buffer, n_bytes, &p->query_memory_left))
+            return NULL;
+    }
+    p->n_query_stack--;
+    return s;
+}
+
+static void copy_query(struct pool_query_slot *s, const struct pool_query *q)
+{
+    struct pool_query_parts parts = pool_query_parts(&s->buffer, s->n_tile_bytes, s->n_q_bytes);
+    uint8_t *bytes = parts.segments;
+    size_t n_floats = s->n_q_bytes / sizeof(float) / q->n_rows;
+
+    for (uint32_t i = 0; i < q->n_rows; i++)
+        memcpy(parts.q + i * n_floats, q->q + i * q->q_stride, n_floats * sizeof(float));
+    for (uint32_t i = 0; i < q->n_segments; i++)
+        wire_put_segment(&(struct wire_segment){.at = q->segments[i].at,
+                                                .n_blocks = q->segments[i].n_blocks,
+                                                .n_tokens = q->segments[i].n_tokens},
+                         bytes + (size_t)i * WIRE_SEGMENT_BYTES);
+}
+
+enum status pool_query(struct pool *p, const struct pool_query *q, uint32_t *query)
+{
+    struct pool_ticket *t = &p->tickets[q->ticket];
+    uint64_t n_q = (uint64_t)q->n_rows * p->config.query_floats * sizeof(float);
+    uint64_t n_tiles = (uint64_t)q->n_segments * q->n_rows * p->config.tile_floats * sizeof(float);
+
+    *query = POOL_NO_QUERY;
+    ASSERT(q->ticket < POOL_N_TICKETS && q->n_rows >= 1 && q->n_rows <= POOL_QUERY_ROWS_MAX);
+    ASSERT(q->n_segments >= 1 && q->n_segments <= POOL_QUERY_SEGMENTS_MAX);
+    ASSERT(q->layer < p->config.n_layers);
+    if (atomic_load_explicit(&t->state, memory_order_acquire) != POOL_FOUND || !t->found.attends)
+        return ERR_UNAVAILABLE;
+    if (n_q > POOL_QUERY_BYTES_MAX || n_tiles > POOL_QUERY_BYTES_MAX)
+        return ERR_TOO_LARGE;
+    struct pool_query_slot *s =
+        take_query(p, pool_query_bytes(n_tiles, n_q, q->n_segments * WIRE_SEGMENT_BYTES));
+    if (!s)
+        return ERR_BUSY;
+    s->ticket = q->ticket;
+    s->layer = q->layer;
+    s->n_rows = q->n_rows;
+    s->n_segments = q->n_segments;
+    s->n_q_bytes = (uint32_t)n_q;
+    s->n_tile_bytes = (uint32_t)n_tiles;
+    s->began_ns = clock_now_ns();
+    s->until_ns = q->until_ns ? q->until_ns : s->began_ns + p->pull_ns;
+    s->is_timed_out = false;
+    copy_query(s, q);
+    atomic_store_explicit(&s->state, POOL_QUERY_UNDER_WAY, memory_order_relaxed);
+    *query = (uint32_t)(s - p->queries);
+    post_index(p, POOL_QUERY, *query);
+    return OK;
+}
+
+enum status pool_query_end(struct pool *p, uint32_t query, uint64_t until_ns, const float **tiles)
+{
+    struct pool_query_slot *s = &p->queries[query];
+    uint64_t now = clock_now_ns(), spin_until_ns = now + POOL_SPIN_NS;
+    uint32_t state;
+
+    ASSERT(query < POOL_QUERIES_MAX);
+    while ((state = atomic_load_explicit(&s->state, memory_order_acquire)) < POOL_QUERY_DONE) {
+        uint32_t seen = POOL_QUERY_UNDER_WAY;
+        if (now >= until_ns) {
+            s->is_timed_out = true;
+            return ERR_TIMEOUT;
+        }
+        if (now < spin_until_ns)
+            sched_yield();
+        else if (state == POOL_QUERY_AWAITED ||
+                 atomic_compare_exchange_strong(&s->state, &seen, POOL_QUERY_AWAITED))
+            pool_futex_wait(&s->state, POOL_QUERY_AWAITED, until_ns);
+        now = clock_now_ns();
+    }
+    *tiles = s->buffer.memory;
+    return (enum status)(state - POOL_QUERY_DONE);
+}
+
+/* The slot of a finished query is free at once. The pool thread has the others. */
+void pool_query_forget(struct pool *p, uint32_t query)
+{
+    ASSERT(query < POOL_QUERIES_MAX);
+    if (atomic_load_explicit(&p->queries[query].state, memory_order_acquire) >= POOL_QUERY_DONE)
+        p->query_stack[p->n_query_stack++] = query;
+    else
+        post_index(p, POOL_DROP, query);
 }
 
 /* --- lend --- */

@@ -6,12 +6,16 @@
  *   pool_conns.c      connections: handshake, messages, what is being sent
  *   pool_lookup.c     tickets: directory, holders, asks
  *   pool_read.c       reads of found tickets
+ *   pool_query.c      queries to peers
  *   pool_lend.c       leases
+ *   pool_attend.c     queries of peers, and the query thread
+ *   pool_buffer.c     memory of queries, and sleeping threads
  *   pool_offer.c      paths that a leaving instance hands over
+ *   pool_note.c       messages of other parts of the program
  *   pool_announce.c   inventory to the directory, news to the engine
  *
- * A slot (ticket, read, lease, offer) is a preallocated record with one owner at a time: the engine
- * thread or the pool thread. A number in a queue passes the slot on.
+ * A slot (ticket, read, query, lease, offer) is a preallocated record with one owner at a time: the
+ * engine thread, the pool thread or the query thread. A number in a queue passes the slot on.
  *
  * Owns    nothing of its own.
  * Thread  the pool thread, except where a field says otherwise.
@@ -36,16 +40,25 @@
 #define POOL_N_TICKETS (POOL_TICKETS_MAX + POOL_OFFERS_MAX) /* the last ones: of taken offers */
 #define POOL_N_READS 512u
 #define POOL_N_CONNS 256u
-#define POOL_N_SENDS 1024u        /* payloads under way to others */
-#define POOL_READS_OUT_MAX 16u    /* reads sent to one peer and not answered */
-#define POOL_READS_QUEUED_MAX 64u /* reads of one peer that wait here; more is a broken peer */
-#define POOL_DATA_OUT_MAX 4u      /* answers under way to one peer */
+#define POOL_N_SENDS 1024u            /* payloads under way to others */
+#define POOL_READS_OUT_MAX 16u        /* reads sent to one peer and not answered */
+#define POOL_READS_QUEUED_MAX 64u     /* reads of one peer that wait here; more is a broken peer */
+#define POOL_DATA_OUT_MAX 4u          /* answers under way to one peer */
+#define POOL_N_ATTENDS 128u           /* queries of all peers that are here */
+#define POOL_QUERY_MEMORY (64u << 20) /* for the queries in each direction */
+/* A thread that waits for a message of a query yields for so long before it sleeps: to wake a
+ * sleeping thread takes up to 50 us on a virtual machine, and a query is passed on six times. */
+#define POOL_SPIN_NS (50 * 1000u)
 #define POOL_N_COMMANDS 4096u
 #define POOL_MS UINT64_C(1000000)
 #define POOL_SECOND UINT64_C(1000000000)
 
 _Static_assert(POOL_PATH_MAX == WIRE_PATH_MAX && POOL_READ_MAX == WIRE_READ_MAX,
                "paths and reads fit into messages");
+_Static_assert(POOL_QUERY_ROWS_MAX == WIRE_ROWS_MAX &&
+                   POOL_QUERY_SEGMENTS_MAX == WIRE_SEGMENTS_MAX &&
+                   POOL_QUERY_BYTES_MAX == WIRE_FLOATS_BYTES_MAX,
+               "queries fit into messages");
 
 /* --- from the engine thread --- */
 
@@ -53,6 +66,8 @@ enum pool_command_kind {
     POOL_LOOKUP, /* of ticket `index` */
     POOL_FORGET, /* of ticket `index` */
     POOL_READ,   /* of read `index` */
+    POOL_QUERY,  /* of query `index` */
+    POOL_DROP,   /* query `index` is forgotten before its answer */
     POOL_LEND,   /* lease `index` is answered */
     POOL_BACK,   /* lease `index` was returned and may be used again */
     POOL_OFFER,  /* offer `index` */
@@ -92,7 +107,8 @@ struct pool_ticket {
     uint32_t *starts; /* [n_starts + 1] first blocks of the segments with blocks behind the local
                          ones; then the end of the last one */
     uint32_t n_starts;
-    struct pool_found found; /* before `state` says so */
+    struct pool_found found;   /* before `state` says so */
+    _Atomic uint64_t until_ns; /* of the lease, which queries renew */
 
     /* the pool thread's */
     enum pool_stage stage;
@@ -100,6 +116,7 @@ struct pool_ticket {
     bool is_forgotten;
     uint32_t n_sending, n_reads;
     uint64_t began_ns, deadline_ns;
+    uint64_t lease_ns;               /* from each query on */
     uint64_t asked_ns, try_until_ns; /* of the ask under way */
     uint32_t at;                     /* the segment whose holders these are */
     uint32_t n_holders;
@@ -132,6 +149,68 @@ struct pool_read_done {
     enum status status;
 };
 
+/* --- queries --- */
+
+/* Memory that grows when it is first needed, and is kept. */
+struct pool_buffer {
+    void *memory;
+    uint64_t n_bytes;
+};
+/* A query's memory, in this order: tiles, queries, segments. */
+struct pool_query_parts {
+    float *tiles, *q;
+    void *segments; /* as the user of the memory keeps them */
+};
+
+enum pool_query_stage { POOL_QUERY_FREE, POOL_QUERY_SENT, POOL_QUERY_ARRIVES };
+
+/* Values of pool_query_slot.state: these, or POOL_QUERY_DONE + status. */
+enum { POOL_QUERY_UNDER_WAY, POOL_QUERY_AWAITED, POOL_QUERY_DONE };
+
+/* The engine thread has a query that is not under way, the pool thread all others. */
+struct pool_query_slot {
+    _Atomic uint32_t state; /* futex of the engine thread, which waits if it is AWAITED */
+    uint32_t ticket;        /* set by the engine; so are the next ones */
+    uint32_t layer, n_rows, n_segments;
+    uint32_t n_q_bytes, n_tile_bytes;
+    uint64_t began_ns, until_ns;
+    bool is_timed_out;         /* when it was forgotten */
+    struct pool_buffer buffer; /* segments: [n_segments * WIRE_SEGMENT_BYTES] */
+
+    enum pool_query_stage stage;
+    uint32_t generation, ticket_generation;
+    uint32_t conn, peer;
+    bool is_sending;   /* the queries */
+    bool is_forgotten; /* by the engine, while payload is under way */
+    bool is_over;      /* with `status`, once nothing is being sent */
+    enum status status;
+    uint32_t crc; /* of the tiles */
+};
+
+enum pool_attend_stage {
+    POOL_ATTEND_FREE,
+    POOL_ATTEND_ARRIVES, /* the queries */
+    POOL_ATTEND_WAITS,   /* for its turn */
+    POOL_ATTEND_RUNS,    /* on the query thread */
+    POOL_ATTEND_ENDED,   /* the tiles are to be sent */
+    POOL_ATTEND_SENDS
+};
+
+/* A query of a peer. The query thread has one that runs, the pool thread all others. */
+struct pool_attend_slot {
+    enum pool_attend_stage stage;
+    uint32_t conn; /* POOL_NONE: closed */
+    uint64_t query, until_ns;
+    uint32_t lease;
+    uint64_t lease_number; /* of that lease, whose slot may have another one meanwhile */
+    uint32_t q_crc, n_q_bytes, n_tile_bytes;
+    struct link link; /* of its connection's queries that wait, or of attends_ended */
+    struct pool_buffer buffer;
+    struct pool_attend job;
+    enum status status; /* of the computation; written by the query thread */
+    uint32_t tiles_crc; /* the same */
+};
+
 /* --- leases --- */
 
 enum pool_lease_stage {
@@ -155,10 +234,11 @@ struct pool_lease {
     uint32_t n_read; /* of these, blocks that were sent */
 
     enum pool_lease_stage stage;
-    uint32_t conn; /* POOL_NONE: closed */
+    uint64_t number; /* no other lease has it */
+    uint32_t conn;   /* POOL_NONE: closed */
     uint64_t ask;
-    bool is_closed; /* the asker needs it no more */
-    uint32_t n_sending;
+    bool is_closed;                  /* the asker needs it no more */
+    uint32_t n_sending, n_attending; /* payloads, and queries that run */
 };
 
 /* --- offers --- */
@@ -219,8 +299,8 @@ enum pool_conn_stage {
 };
 
 struct pool_lend_read { /* a READ that waits */
-    uint64_t read, ask;
-    uint32_t n;
+    uint64_t read, lease_number;
+    uint32_t lease, n;
     uint32_t at[POOL_READ_MAX];
 };
 
@@ -232,15 +312,27 @@ struct pool_conn {
     bool is_peers_fault;
     struct handshake handshake;
     uint64_t began_ns, used_ns;
-    uint32_t peer;                                /* asker: number */
-    uint64_t peer_id;                             /* of the other instance, once it is a member */
-    uint32_t n_asks_cancelled, n_reads_cancelled; /* whose answers may still come */
+    uint32_t peer;    /* asker: number */
+    uint64_t peer_id; /* of the other instance, once it is a member */
+    /* whose answers may still come */
+    uint32_t n_asks_cancelled, n_reads_cancelled, n_queries_cancelled;
     uint32_t n_leases, n_data_out;
+    uint32_t n_attends;           /* queries of the peer that are here */
+    struct link attends;          /* those that wait */
+    struct link turn;             /* of attend_turns, if there are any */
+    uint64_t query_ns;            /* when the last one came */
     struct pool_lend_read *reads; /* [POOL_READS_QUEUED_MAX] ring; allocated for a member */
     uint32_t reads_first, n_reads;
 };
 
-enum pool_payload { POOL_SENDS_TICKET, POOL_SENDS_LEASE, POOL_SENDS_OFFER };
+enum pool_payload {
+    POOL_SENDS_TICKET,
+    POOL_SENDS_LEASE,
+    POOL_SENDS_OFFER,
+    POOL_SENDS_QUERY,
+    POOL_SENDS_TILES,
+    POOL_SENDS_NOTE
+};
 struct pool_send {
     bool is_used;
     enum pool_payload what;
@@ -259,8 +351,9 @@ struct pool {
     struct directory *directory;
     struct transport *transport;
     struct inventory *inventory;
-    pthread_t thread;
-    bool has_thread;
+    struct pool_notes *notes;
+    pthread_t thread, attend_thread;
+    bool has_thread, has_attend_thread;
 
     /* between the threads */
     struct spsc *commands;                /* engine -> pool */
@@ -268,18 +361,26 @@ struct pool {
     struct spsc *reads_done;              /* struct pool_read_done */
     struct spsc *asks, *returns, *offers; /* numbers: leases, leases, taken offers */
     struct spsc *news;                    /* struct pool_news */
+    struct spsc *queries_free;            /* pool -> engine: numbers */
+    struct spsc *attend_in, *attend_out;  /* pool -> query thread, and back: numbers */
     _Atomic bool is_asleep, is_stopping;
     _Atomic bool can_look; /* the directory answers, and another instance is alive */
     _Atomic uint32_t n_offers;
+    _Atomic uint32_t attend_sleeps; /* futex of the query thread: 1 while it sleeps */
+    _Atomic uint64_t query_ns[DIRECTORY_INSTANCES_MAX]; /* of peers: the mean time of a query */
     int wake_fd;
 
     /* the engine thread's */
     uint32_t ask_now; /* POOL_NONE: none */
     uint32_t reads_free[POOL_N_READS], n_reads_free;
+    uint32_t query_stack[POOL_QUERIES_MAX], n_query_stack; /* free ones */
+    uint64_t query_memory_left;
 
     struct pool_ticket tickets[POOL_N_TICKETS];
     struct pool_read_slot reads[POOL_N_READS];
+    struct pool_query_slot queries[POOL_QUERIES_MAX];
     struct pool_lease leases[POOL_LEASES_MAX];
+    struct pool_attend_slot attends[POOL_N_ATTENDS];
     struct pool_offer_slot offers_out[POOL_OFFERS_MAX];
     struct pool_taken taken[POOL_OFFERS_MAX];
     void *arenas[8]; /* memory of the slots */
@@ -293,9 +394,15 @@ struct pool {
     bool is_busy;            /* something was begun: do not sleep yet */
     uint64_t timers_ns, heartbeat_ns, announce_ns, roll_ns, publish_ns;
     struct pool_conn conns[POOL_N_CONNS];
+    uint64_t n_leases_ever;
     uint32_t n_lend_reads; /* READs of all peers that wait */
     uint32_t at_conn;      /* whose turn it is to be served */
     uint32_t n_failed;     /* connections to be closed */
+    uint64_t attend_memory_left;
+    uint32_t n_attends_out;    /* given to the query thread */
+    struct link attend_turns;  /* connections with queries that wait, by turn */
+    struct link attends_ended; /* queries whose tiles are to be sent */
+    uint64_t alert_until_ns;   /* the thread does not sleep before: messages of queries are near */
     struct map conn_of_number;
     struct pool_peer *peers; /* [DIRECTORY_INSTANCES_MAX] */
     uint32_t n_peers;        /* ever used */
@@ -314,7 +421,7 @@ struct pool {
     double roll_due;
     uint8_t lookup_keys[DIRECTORY_PATH_MAX][DIRECTORY_SEGMENT_BYTES];
     struct pool_stats live;
-    struct pool_mean lookup_s, latency_s, bytes_per_s;
+    struct pool_mean lookup_s, latency_s, bytes_per_s, query_s;
 
     pthread_mutex_t stats_lock; /* of `shared`; held for as long as copying it takes */
     struct pool_stats shared;
@@ -326,6 +433,9 @@ struct pool {
 /* pool.c */
 void pool_due(struct pool *p, uint64_t at_ns); /* wake up at that time, or earlier */
 void pool_mean_add(struct pool_mean *m, double value);
+void pool_wake(struct pool *p); /* another thread has something for the pool thread */
+/* A message of a query came or went: the next one may follow soon. */
+void pool_stay_alert(struct pool *p);
 
 /* pool_engine.c: all that pool.h gives the engine thread */
 
@@ -381,7 +491,45 @@ void pool_read_received(struct pool *p, uint32_t read);
 void pool_read_end_all(struct pool *p, uint32_t ticket, enum status status);
 void pool_read_pump(struct pool *p);
 
+/* pool_query.c */
+void pool_query_begin(struct pool *p, uint32_t query);
+void pool_query_drop(struct pool *p, uint32_t query);
+void pool_query_tiles(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_query_refused(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_query_received(struct pool *p, uint32_t query);
+void pool_query_sent(struct pool *p, uint32_t query);
+void pool_query_closed(struct pool *p, uint32_t conn);
+/* The lease of the ticket is over. */
+void pool_query_lost(struct pool *p, uint32_t ticket, enum status status);
+
+/* pool_attend.c */
+void *pool_attend_main(void *arg); /* the query thread */
+void pool_attend_query(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_attend_received(struct pool *p, uint32_t attend);
+void pool_attend_sent(struct pool *p, uint32_t attend);
+void pool_attend_closed(struct pool *p, uint32_t conn);
+void pool_attend_pump(struct pool *p);
+void pool_attend_stop(struct pool *p);
+
+/* pool_buffer.c */
+/* Make the buffer n_bytes long at least; *left is what all buffers of a kind may still take. Its
+ * content is lost. False: too much, or no memory. */
+bool pool_buffer_fit(struct pool_buffer *b, uint64_t n_bytes, uint64_t *left);
+void pool_buffer_free(struct pool_buffer *b, uint64_t *left);
+uint64_t pool_query_bytes(uint64_t n_tile_bytes, uint64_t n_q_bytes, uint64_t n_segment_bytes);
+struct pool_query_parts pool_query_parts(const struct pool_buffer *b, uint64_t n_tile_bytes,
+                                         uint64_t n_q_bytes);
+/* Sleep while *word is `seen`, until until_ns at the latest; UINT64_MAX: without an end. May return
+ * early. */
+void pool_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns);
+void pool_futex_wake(_Atomic uint32_t *word);
+
 /* pool_lend.c */
+struct pool_lease *pool_lend_find(struct pool *p, uint32_t conn, uint64_t ask);
+/* The largest number of slots of one peer, of n_all that askers share. */
+uint32_t pool_lend_share(const struct pool *p, uint32_t n_all);
+void pool_lend_renew(struct pool *p, struct pool_lease *l);
+void pool_lend_attended(struct pool *p, uint32_t lease); /* a query of it runs no more */
 void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m);
 void pool_lend_received(struct pool *p, uint32_t lease);
 void pool_lend_answer(struct pool *p, uint32_t lease);
@@ -407,6 +555,16 @@ void pool_take_received(struct pool *p, uint32_t taken);
 void pool_take_looked(struct pool *p, uint32_t taken, bool is_found);
 void pool_take_forgotten(struct pool *p, uint32_t taken);
 
+/* pool_note.c */
+NODISCARD enum status pool_notes_open(struct pool *p);
+void pool_notes_close(struct pool *p);
+void pool_note_turn(struct pool *p);
+bool pool_note_waits(const struct pool *p); /* the queue of notes is not empty */
+void pool_note_take(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_note_received(struct pool *p, uint32_t in);
+void pool_note_sent(struct pool *p, uint32_t out);
+void pool_note_closed(struct pool *p, uint32_t conn);
+
 /* pool_announce.c */
 void pool_announce_events(struct pool *p);
 void pool_announce_timers(struct pool *p);
@@ -420,7 +578,10 @@ enum pool_tag {
     POOL_TAG_COUNT,
     POOL_TAG_READ,
     POOL_TAG_LEASE,
-    POOL_TAG_TAKEN
+    POOL_TAG_TAKEN,
+    POOL_TAG_QUERY,
+    POOL_TAG_ATTEND,
+    POOL_TAG_NOTE
 };
 static inline uint64_t pool_tag(enum pool_tag kind, uint32_t index, uint32_t generation)
 {

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "cache/pool/pool_inner.h"
 
-#define LEASES_MIN 4u /* of each peer, however many there are */
+#define SHARE_MIN 4u /* of each peer, however many there are */
 
 static void say_lent(struct pool *p, uint32_t conn, uint64_t ask, uint32_t n_there,
                      enum wire_reason reason)
@@ -36,7 +36,7 @@ static void end_lease(struct pool *p, struct pool_lease *l)
     if (l->stage == POOL_LEASE_LENT && l->conn != POOL_NONE)
         p->conns[l->conn].n_leases--;
     l->stage = POOL_LEASE_ENDS;
-    if (l->n_sending > 0)
+    if (l->n_sending + l->n_attending > 0)
         return;
     p->live.n_lent -= l->n_lent - l->n_there;
     l->stage = POOL_LEASE_BACK;
@@ -61,20 +61,28 @@ void pool_lend_sent(struct pool *p, uint32_t lease)
         end_lease(p, l);
 }
 
+void pool_lend_attended(struct pool *p, uint32_t lease)
+{
+    struct pool_lease *l = &p->leases[lease];
+
+    l->n_attending--;
+    if (l->stage == POOL_LEASE_ENDS)
+        end_lease(p, l);
+}
+
 /* --- asks --- */
 
-/* The largest number of leases of one peer. */
-static uint32_t share(const struct pool *p)
+uint32_t pool_lend_share(const struct pool *p, uint32_t n_all)
 {
     uint32_t n_askers = 0;
 
     for (uint32_t i = 0; i < POOL_N_CONNS; i++)
         n_askers += p->conns[i].stage == POOL_CONN_MEMBER && !p->conns[i].is_asker;
-    uint32_t n = POOL_LEASES_MAX / (n_askers ? n_askers : 1);
-    return n > LEASES_MIN ? n : LEASES_MIN;
+    uint32_t n = n_all / (n_askers ? n_askers : 1);
+    return n > SHARE_MIN ? n : SHARE_MIN;
 }
 
-static struct pool_lease *find_lease(struct pool *p, uint32_t conn, uint64_t ask)
+struct pool_lease *pool_lend_find(struct pool *p, uint32_t conn, uint64_t ask)
 {
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++) {
         struct pool_lease *l = &p->leases[i];
@@ -90,13 +98,13 @@ void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m)
     struct pool_conn *c = &p->conns[conn];
     uint32_t no = 0;
 
-    if (find_lease(p, conn, m->id)) {
+    if (pool_lend_find(p, conn, m->id)) {
         pool_conn_fail(p, conn, true, "the same question twice");
         return;
     }
     while (no < POOL_LEASES_MAX && p->leases[no].stage != POOL_LEASE_FREE)
         no++;
-    if (no == POOL_LEASES_MAX || c->n_leases >= share(p)) {
+    if (no == POOL_LEASES_MAX || c->n_leases >= pool_lend_share(p, POOL_LEASES_MAX)) {
         transport_receive(p->transport, c->number, NULL, 0, 0);
         say_lent(p, conn, m->id, m->n_there, WIRE_BUSY);
         return;
@@ -104,13 +112,14 @@ void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m)
     struct pool_lease *l = &p->leases[no];
     struct iovec to = {.iov_base = l->keys, .iov_len = m->n * sizeof *l->keys};
     l->stage = POOL_LEASE_ARRIVES;
+    l->number = ++p->n_leases_ever;
     l->conn = conn;
     l->ask = m->id;
     l->n = m->n;
     l->n_there = m->n_there;
     l->until_ns = p->now_ns + m->ms * POOL_MS;
     l->is_closed = false;
-    l->n_sending = l->n_lent = l->n_read = 0;
+    l->n_sending = l->n_attending = l->n_lent = l->n_read = 0;
     c->n_leases++;
     transport_receive(p->transport, c->number, &to, 1, pool_tag(POOL_TAG_LEASE, no, 0));
 }
@@ -124,19 +133,30 @@ void pool_lend_received(struct pool *p, uint32_t lease)
     p->has_posted = true;
 }
 
+static uint32_t lease_ms(const struct pool *p)
+{
+    uint64_t ms = p->pull_ns / POOL_MS;
+
+    return ms < WIRE_MS_MAX ? (uint32_t)ms : WIRE_MS_MAX;
+}
+
 static void say_lease(struct pool *p, struct pool_lease *l)
 {
     struct wire_message m = {.kind = WIRE_LENT,
                              .id = l->ask,
                              .n = l->n_lent,
                              .n_there = l->n_there,
-                             .ms = (uint32_t)(p->pull_ns / POOL_MS),
+                             .ms = lease_ms(p),
+                             .attends = p->config.attend != NULL,
                              .n_tokens = l->n_tokens};
 
-    if (m.ms > WIRE_MS_MAX)
-        m.ms = WIRE_MS_MAX;
     l->until_ns = p->now_ns + m.ms * POOL_MS;
     pool_conn_say(p, l->conn, &m);
+}
+
+void pool_lend_renew(struct pool *p, struct pool_lease *l)
+{
+    l->until_ns = p->now_ns + lease_ms(p) * POOL_MS;
 }
 
 /* The engine has answered. Each ask is answered by exactly one LENT. */
@@ -171,7 +191,7 @@ void pool_lend_answer(struct pool *p, uint32_t lease)
 
 void pool_lend_close(struct pool *p, uint32_t conn, const struct wire_message *m)
 {
-    struct pool_lease *l = find_lease(p, conn, m->id);
+    struct pool_lease *l = pool_lend_find(p, conn, m->id);
 
     if (!l)
         return; /* it has ended meanwhile */
@@ -190,7 +210,7 @@ void pool_lend_closed(struct pool *p, uint32_t conn)
             free_lease(l);
         else if (l->stage == POOL_LEASE_LENT)
             end_lease(p, l);
-        else if (l->stage == POOL_LEASE_ASKED)
+        if (l->stage == POOL_LEASE_ASKED || l->stage == POOL_LEASE_ENDS)
             l->conn = POOL_NONE;
     }
     p->n_lend_reads -= p->conns[conn].n_reads;
@@ -207,7 +227,7 @@ static void say_gone(struct pool *p, uint32_t conn, uint64_t read)
 void pool_lend_read(struct pool *p, uint32_t conn, const struct wire_message *m)
 {
     struct pool_conn *c = &p->conns[conn];
-    struct pool_lease *l = find_lease(p, conn, m->id);
+    struct pool_lease *l = pool_lend_find(p, conn, m->id);
 
     if (c->n_reads == POOL_READS_QUEUED_MAX) {
         pool_conn_fail(p, conn, true, "too many reads");
@@ -225,7 +245,8 @@ void pool_lend_read(struct pool *p, uint32_t conn, const struct wire_message *m)
     }
     uint32_t at = (c->reads_first + c->n_reads++) % POOL_READS_QUEUED_MAX;
     p->n_lend_reads++;
-    c->reads[at] = (struct pool_lend_read){.read = m->read, .ask = m->id, .n = m->n};
+    c->reads[at] = (struct pool_lend_read){
+        .read = m->read, .lease_number = l->number, .lease = (uint32_t)(l - p->leases), .n = m->n};
     memcpy(c->reads[at].at, m->at, sizeof m->at);
 }
 
@@ -244,12 +265,12 @@ static bool serve(struct pool *p, uint32_t conn)
 {
     struct pool_conn *c = &p->conns[conn];
     const struct pool_lend_read *r = &c->reads[c->reads_first];
-    struct pool_lease *l = find_lease(p, conn, r->ask);
+    struct pool_lease *l = &p->leases[r->lease];
     struct wire_message m = {.kind = WIRE_DATA, .read = r->read, .n = r->n};
     struct iovec blocks[POOL_READ_MAX];
     enum status s = OK;
 
-    if (l && l->stage == POOL_LEASE_LENT) {
+    if (l->number == r->lease_number && l->stage == POOL_LEASE_LENT) {
         for (uint32_t i = 0; i < r->n; i++) {
             uint32_t at = r->at[i] - l->n_there;
             m.at[i] = r->at[i];
@@ -258,7 +279,7 @@ static bool serve(struct pool *p, uint32_t conn)
             /* iovec has no const; the transport only reads */
             blocks[i] = (struct iovec){(void *)(uintptr_t)l->memory[at], p->self.block_bytes};
         }
-        s = pool_conn_send(p, conn, &m, blocks, r->n, POOL_SENDS_LEASE, (uint32_t)(l - p->leases));
+        s = pool_conn_send(p, conn, &m, blocks, r->n, POOL_SENDS_LEASE, r->lease);
         if (s != OK)
             return false;
         l->n_sending++;
@@ -274,6 +295,13 @@ static bool serve(struct pool *p, uint32_t conn)
     return true;
 }
 
+/* The tiles of a peer's queries go out behind its blocks, so a peer that sends queries gets its
+ * blocks by fewer answers at a time. */
+static uint32_t data_out_max(const struct pool *p, const struct pool_conn *c)
+{
+    return p->now_ns < c->query_ns + POOL_SECOND && c->query_ns > 0 ? 1 : POOL_DATA_OUT_MAX;
+}
+
 void pool_lend_pump(struct pool *p)
 {
     uint32_t first = p->at_conn;
@@ -282,7 +310,7 @@ void pool_lend_pump(struct pool *p)
     for (uint32_t i = 0; i < POOL_N_CONNS && p->n_lend_reads > 0; i++) {
         uint32_t no = (first + i) % POOL_N_CONNS;
         struct pool_conn *c = &p->conns[no];
-        if (c->n_reads == 0 || !pool_conn_is_member(p, no) || c->n_data_out >= POOL_DATA_OUT_MAX)
+        if (c->n_reads == 0 || !pool_conn_is_member(p, no) || c->n_data_out >= data_out_max(p, c))
             continue;
         if (serve(p, no))
             p->is_busy = true; /* the next of its reads has to wait for the others' */
@@ -297,10 +325,10 @@ void pool_lend_timers(struct pool *p)
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++) {
         struct pool_lease *l = &p->leases[i];
         if (l->stage == POOL_LEASE_LENT && p->now_ns >= l->until_ns) {
-            p->live.n_timeouts++;
+            p->live.n_lease_timeouts++;
             end_lease(p, l);
-        } else if (l->stage == POOL_LEASE_ENDS && p->now_ns >= l->until_ns + p->pull_ns &&
-                   l->conn != POOL_NONE) {
+        } else if (l->stage == POOL_LEASE_ENDS && l->n_sending > 0 && l->conn != POOL_NONE &&
+                   p->now_ns >= l->until_ns + p->pull_ns) {
             pool_conn_fail(p, l->conn, true, "the peer reads too slowly");
         }
         if (l->stage == POOL_LEASE_LENT)

@@ -273,12 +273,14 @@ static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_
     uint64_t ns = m->ms * POOL_MS;
 
     /* The lender counts from a later time on, so its lease does not end before this one. */
-    t->deadline_ns = t->asked_ns + (ns < p->pull_ns ? ns : p->pull_ns);
+    t->lease_ns = ns < p->pull_ns ? ns : p->pull_ns;
+    t->deadline_ns = t->asked_ns + t->lease_ns;
+    atomic_store_explicit(&t->until_ns, t->deadline_ns, memory_order_relaxed);
     t->found = (struct pool_found){.n_blocks = m->n,
                                    .peer = peer->info.id,
                                    .latency_s = peer->latency_s,
                                    .bytes_per_s = peer->bytes_per_s,
-                                   .until_ns = t->deadline_ns};
+                                   .attends = m->attends && p->config.attend};
     end_lookup(p, t, true);
 }
 
@@ -327,6 +329,7 @@ void pool_lookup_lost(struct pool *p, uint32_t ticket)
         return;
     if (pool_conn_is_member(p, t->conn))
         pool_conn_say(p, t->conn, &(struct wire_message){.kind = WIRE_CLOSE, .id = tag_of(p, t)});
+    pool_query_lost(p, ticket, ERR_NOT_FOUND);
     t->stage = POOL_IDLE;
     t->conn = POOL_NONE;
     set_state(p, t, POOL_LOST);
@@ -409,6 +412,7 @@ void pool_lookup_timers(struct pool *p)
         if (p->now_ns < until_ns) {
             pool_due(p, until_ns);
         } else if (t->stage == POOL_HOLDING) {
+            pool_query_lost(p, i, ERR_TIMEOUT);
             pool_read_end_all(p, i, ERR_TIMEOUT);
             if (t->n_reads == 0) /* else a connection is to be closed first */
                 pool_lookup_lost(p, i);

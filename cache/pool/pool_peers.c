@@ -30,6 +30,7 @@ static struct pool_peer *add_peer(struct pool *p, uint64_t id)
         return NULL;
     p->n_peers = no < p->n_peers ? p->n_peers : no + 1;
     p->peers[no] = (struct pool_peer){.is_used = true, .conn = POOL_NONE, .info.id = id};
+    atomic_store_explicit(&p->query_ns[no], 0, memory_order_relaxed);
     map_put(&p->peer_of_id, id, no);
     return &p->peers[no];
 }
@@ -76,7 +77,7 @@ static void pause_peer(struct pool *p, struct pool_peer *peer)
 
 void pool_peer_timed_out(struct pool *p, struct pool_peer *peer)
 {
-    p->live.n_timeouts++;
+    p->live.n_peer_timeouts++;
     if (++peer->n_timeouts_row < N_TIMEOUTS_ROW)
         return;
     /* A connection over a network that was cut for a while may take minutes to recover. */

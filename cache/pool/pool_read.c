@@ -28,8 +28,9 @@ static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
         p->live.n_pulled_blocks += r->n;
         p->live.n_pulled_bytes += r->n * p->self.block_bytes;
     } else {
-        p->live.n_reads_failed++;
-        p->live.n_corrupt += status == ERR_CORRUPT;
+        p->live.n_reads_lost += status != ERR_TIMEOUT && status != ERR_CORRUPT;
+        p->live.n_reads_timed_out += status == ERR_TIMEOUT;
+        p->live.n_reads_corrupt += status == ERR_CORRUPT;
     }
     if (r->stage == POOL_READ_WAITS)
         link_remove(&r->link);
@@ -159,7 +160,7 @@ void pool_read_data(struct pool *p, uint32_t conn, const struct wire_message *m)
         return;
     }
     if (!is_answer(p, r, m)) {
-        p->live.n_corrupt++;
+        finish(p, r, ERR_CORRUPT);
         pool_conn_fail(p, conn, true, "other blocks than were asked for");
         return;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/little_endian.h"
 
 /* A place in the bytes of a message. */
 struct walk {
@@ -61,15 +62,17 @@ static void walk_bytes(struct walk *w, uint8_t *bytes, uint32_t n)
 
 static void walk_lent(struct walk *w, struct wire_message *m)
 {
-    uint32_t reason = (uint32_t)m->reason;
+    uint32_t reason = (uint32_t)m->reason, attends = m->attends;
 
     number32(w, 4, &m->n, 0, WIRE_PATH_MAX);
     number32(w, 4, &m->n_there, 0, WIRE_PATH_MAX);
     number32(w, 4, &m->ms, 0, WIRE_MS_MAX);
     number32(w, 1, &reason, WIRE_FINE, WIRE_N_REASONS - 1);
+    number32(w, 1, &attends, 0, m->n > 0 ? 1 : 0);
     if (w->is_bad)
         return;
     m->reason = (enum wire_reason)reason;
+    m->attends = attends == 1;
     if ((m->n > 0) != (m->reason == WIRE_FINE) || (m->n > 0 && m->n <= m->n_there)) {
         w->is_bad = true;
         return;
@@ -100,11 +103,70 @@ static void walk_blocks(struct walk *w, struct wire_message *m)
     }
 }
 
+/* A payload of floats. */
+static void walk_floats(struct walk *w, struct wire_message *m)
+{
+    number32(w, 4, &m->n_bytes, 4, WIRE_FLOATS_BYTES_MAX);
+    number32(w, 4, &m->floats_crc, 0, UINT32_MAX);
+    if (m->n_bytes % 4 != 0)
+        w->is_bad = true;
+}
+
+static bool are_segments(const uint8_t *bytes, uint32_t n)
+{
+    uint32_t end = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct wire_segment s = wire_get_segment(bytes + (size_t)i * WIRE_SEGMENT_BYTES);
+        if (s.at < end || s.at >= WIRE_PATH_MAX || s.n_blocks < 1 ||
+            s.n_blocks > WIRE_PATH_MAX - s.at || s.n_tokens > s.n_blocks * KV_BLOCK_TOKENS ||
+            s.n_tokens <= (s.n_blocks - 1u) * KV_BLOCK_TOKENS)
+            return false;
+        end = s.at + s.n_blocks;
+    }
+    return true;
+}
+
+static void walk_query(struct walk *w, struct wire_message *m)
+{
+    number(w, 8, &m->query, 0, UINT64_MAX);
+    number32(w, 4, &m->layer, 0, WIRE_LAYERS_MAX - 1);
+    number32(w, 1, &m->n_rows, 1, WIRE_ROWS_MAX);
+    number32(w, 4, &m->ms, 1, WIRE_MS_MAX);
+    walk_floats(w, m);
+    number32(w, 2, &m->n, 1, WIRE_SEGMENTS_MAX);
+    if (w->is_bad || !has_room(w, m->n * WIRE_SEGMENT_BYTES))
+        return;
+    if (w->out)
+        memcpy(w->out + w->at, m->segments, m->n * WIRE_SEGMENT_BYTES);
+    else
+        m->segments = w->in + w->at;
+    w->at += m->n * WIRE_SEGMENT_BYTES;
+    if (!are_segments(m->segments, m->n))
+        w->is_bad = true;
+}
+
+static void walk_refused(struct walk *w, struct wire_message *m)
+{
+    uint32_t reason = (uint32_t)m->reason;
+
+    number(w, 8, &m->query, 0, UINT64_MAX);
+    number32(w, 1, &reason, WIRE_STALE, WIRE_BUSY);
+    m->reason = (enum wire_reason)reason;
+}
+
+/* Whether the message begins with `id`. */
+static bool has_id(enum wire_kind kind)
+{
+    return kind != WIRE_DATA && kind != WIRE_GONE && kind != WIRE_TILES && kind != WIRE_REFUSED &&
+           kind != WIRE_NOTE;
+}
+
 static void walk_fields(struct walk *w, struct wire_message *m)
 {
     uint32_t taken = m->is_taken;
 
-    if (m->kind != WIRE_DATA && m->kind != WIRE_GONE)
+    if (has_id(m->kind))
         number(w, 8, &m->id, 0, UINT64_MAX);
     switch (m->kind) {
     case WIRE_ASK:
@@ -124,6 +186,16 @@ static void walk_fields(struct walk *w, struct wire_message *m)
         number32(w, 1, &taken, 0, 1);
         m->is_taken = taken == 1;
         break;
+    case WIRE_NOTE:
+        number32(w, 4, &m->n_bytes, 1, WIRE_NOTE_MAX);
+        number32(w, 4, &m->crc[0], 0, UINT32_MAX);
+        break;
+    case WIRE_QUERY: walk_query(w, m); break;
+    case WIRE_TILES:
+        number(w, 8, &m->query, 0, UINT64_MAX);
+        walk_floats(w, m);
+        break;
+    case WIRE_REFUSED: walk_refused(w, m); break;
     }
 }
 
@@ -133,7 +205,7 @@ static void walk_message(struct walk *w, struct wire_message *m)
     uint32_t version = WIRE_VERSION, kind = (uint32_t)m->kind, zero = 0;
 
     number32(w, 1, &version, WIRE_VERSION, WIRE_VERSION);
-    number32(w, 1, &kind, WIRE_ASK, WIRE_DONE);
+    number32(w, 1, &kind, WIRE_ASK, WIRE_NOTE);
     number32(w, 2, &zero, 0, 0);
     if (w->is_bad)
         return;
@@ -160,14 +232,45 @@ enum status wire_decode(struct wire_message *m, const void *bytes, uint32_t n)
     return w.is_bad || w.at != n ? ERR_INVALID : OK;
 }
 
+bool wire_is_answer(enum wire_kind kind)
+{
+    switch (kind) {
+    case WIRE_LENT:
+    case WIRE_DATA:
+    case WIRE_GONE:
+    case WIRE_DONE:
+    case WIRE_TILES:
+    case WIRE_REFUSED: return true;
+    default: return false;
+    }
+}
+
 uint64_t wire_payload_bytes(const struct wire_message *m, uint64_t block_bytes)
 {
     switch (m->kind) {
     case WIRE_ASK: return (uint64_t)m->n * KV_KEY_BYTES;
     case WIRE_OFFER: return (uint64_t)m->n * (KV_KEY_BYTES + WIRE_META_BYTES);
     case WIRE_DATA: return m->n * block_bytes;
+    case WIRE_NOTE:
+    case WIRE_QUERY:
+    case WIRE_TILES: return m->n_bytes;
     default: return 0;
     }
+}
+
+/* --- segments --- */
+
+void wire_put_segment(const struct wire_segment *s, uint8_t out[WIRE_SEGMENT_BYTES])
+{
+    put_u32(out, s->at);
+    put_u16(out + 4, s->n_blocks);
+    put_u16(out + 6, s->n_tokens);
+}
+
+struct wire_segment wire_get_segment(const uint8_t bytes[WIRE_SEGMENT_BYTES])
+{
+    return (struct wire_segment){
+        .at = get_u32(bytes), .n_blocks = get_u16(bytes + 4), .n_tokens = get_u16(bytes + 6)};
 }
 
 /* --- meta --- */

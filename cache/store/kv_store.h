@@ -158,15 +158,15 @@ uint64_t store_n_expected_out(const struct store *st);
 /* Cancel an unused prefetch and return its blocks to the budget of prefetch_share. */
 void store_forget_prefetch(struct store *st, const struct ktree_match *m,
                            const struct kv_key *tail);
-/* Begin to read the nodes of the path that lie on disk only, from the beginning of the path, for
- * the waiting request `owner`. */
+/* Begin to read the nodes of the path that lie in slow tiers only, from the beginning of the path,
+ * for the waiting request `owner`. must: also what is expected to be computed faster. */
 enum store_load_state {
     STORE_LOADED,     /* there is nothing to read, or computing is faster */
     STORE_LOADING,    /* all reads are under way */
     STORE_CANNOT_LOAD /* some reads must wait for room or for other reads */
 };
 enum store_load_state store_load(struct store *st, const struct kv_key *keys, uint32_t n,
-                                 const void *owner, double due_s);
+                                 const void *owner, double due_s, bool must);
 /* Name the first of the waiting requests. Any unused node may be evicted for what it reads, so that
  * its reads always come to an end. Reads for the others stay within prefetch_share. */
 void store_load_first(struct store *st, const void *owner);
@@ -188,6 +188,30 @@ bool store_is_looking(const struct store *st, uint32_t lookup);
 /* The request does not need the lookup any more. When none does, the nodes that were not read leave
  * the tree. */
 void store_end_lookup(struct store *st, uint32_t lookup);
+/* Blocks [from, to) of the path keys [n] are those that the lookup found. False: it found none. */
+bool store_found(const struct store *st, uint32_t lookup, const struct kv_key *keys, uint32_t n,
+                 uint32_t *from, uint32_t *to);
+/* The work of a sequence that sends queries to the KV of a found lookup. */
+struct store_query {
+    uint32_t n_blocks, n_tokens, n_segments; /* of the remote part */
+    uint32_t pos0;                           /* its first position */
+    uint32_t n_prompt_rows, n_output_rows;   /* still to be computed behind it */
+    bool is_of_session;                      /* a later request will need those rows' KV, too */
+};
+/* Whether queries are expected to take less time than reading and than computing the KV. */
+bool store_is_query_best(const struct store *st, uint32_t lookup, const struct store_query *q);
+/* The most rows of one query to so many segments; 0: not even one. */
+uint32_t store_query_rows(const struct store *st, uint32_t n_segments);
+/* Become a user of the found lookup that sends queries, until store_end_queries(). */
+void store_begin_queries(struct store *st, uint32_t lookup);
+void store_end_queries(struct store *st, uint32_t lookup);
+/* Whether queries can still be sent. */
+bool store_may_query(const struct store *st, uint32_t lookup);
+uint32_t store_ticket(const struct store *st, uint32_t lookup);
+/* Users that send queries, of all lookups. */
+uint32_t store_n_queriers(const struct store *st);
+/* A new request found n_tokens at pos0 on another instance, without reading them. */
+void store_note_queried(struct store *st, uint32_t pos0, uint32_t n_tokens);
 /* A request needs so many device blocks now: no loans begin for a while if they are in its way. */
 void store_note_need(struct store *st, uint32_t n_blocks);
 /* See cache_leave() and cache_has_left(). With a pool only. */

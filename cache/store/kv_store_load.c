@@ -513,14 +513,14 @@ static bool is_readable(const struct store *st, uint32_t node)
 }
 
 enum store_load_state store_load(struct store *st, const struct kv_key *keys, uint32_t n,
-                                 const void *owner, double due_s)
+                                 const void *owner, double due_s, bool must)
 {
     uint32_t n_listed, n_under_way = 0, end = 0;
 
     if (!st->slow[CACHE_DISK] && !st->slow[CACHE_REMOTE])
         return STORE_LOADED;
     n_listed = list_slow_part(st, store_match_all(st, keys, n).node);
-    if (n_listed > 0)
+    if (n_listed > 0 && !must)
         cut_unworthy(st, &end, n_listed);
     while (n_listed-- > end) {
         uint32_t node = st->path[n_listed];

@@ -208,6 +208,8 @@ static void check_remote(const struct store *st)
 
         n_used += l->is_used;
         ASSERT(!l->is_used || l->n_users > 0 || l->ticket != POOL_NO_TICKET);
+        ASSERT(l->n_queriers <= l->n_users && (l->n_queriers == 0 || l->is_found));
+        ASSERT(l->n_queriers == 0 || l->ticket != POOL_NO_TICKET);
         ASSERT((l->is_used && l->is_found && l->ticket != POOL_NO_TICKET) ||
                tier_remote_n_uses(r->slow.t, i) == 0);
     }

@@ -183,6 +183,7 @@ static void take_found(struct store *st, struct lookup *l, const struct pool_fou
     tier_remote_begin(r->slow.t, number_of(r, l), l->ticket, found);
     note_found(st, found);
     l->is_found = true;
+    l->found = *found;
     l->until_ns = found->until_ns;
     enter_found(st, l, found->n_blocks < l->n ? found->n_blocks : l->n);
     l->is_over = tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0;
@@ -223,7 +224,7 @@ static void finish(struct store *st, struct lookup *l)
 
     if (l->is_found && l->ticket != POOL_NO_TICKET)
         sweep(st, l);
-    if (l->ticket != POOL_NO_TICKET &&
+    if (l->ticket != POOL_NO_TICKET && l->n_queriers == 0 &&
         (!l->is_found || tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0)) {
         pool_forget(r->pool, l->ticket);
         l->ticket = POOL_NO_TICKET;
@@ -247,6 +248,10 @@ static void poll_lookup(struct store *st, struct lookup *l)
         return;
     if (look == POOL_FOUND && !l->is_found)
         take_found(st, l, &found);
+    else if (look == POOL_FOUND) { /* queries lengthen the lease */
+        l->found = found;
+        l->until_ns = found.until_ns;
+    }
     l->is_over |= look == POOL_NOT_FOUND || st->now_ns >= l->until_ns;
     if (l->is_over) {
         st->n_load_events++;
@@ -378,7 +383,7 @@ static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
     for (uint32_t i = m->n_blocks; i < n; i++)
         n_tokens += meta[i].n_tokens;
     return n_tokens > 0 &&
-           (!st->config.seconds ||
+           (!st->config.seconds || st->config.remote.query == CACHE_QUERY_ALWAYS ||
             st->config.seconds(st->config.seconds_arg, store_match_tokens(st, m), n_tokens) >
                 st->remote->lookup_s + st->remote->latency_s);
 }

@@ -114,6 +114,8 @@ struct lookup {
     bool is_adopted; /* another instance hands it over */
     uint32_t ticket; /* POOL_NO_TICKET: forgotten */
     uint32_t n_users;
+    uint32_t n_queriers; /* of the users: their queries name the ticket, so it is not forgotten */
+    struct pool_found found; /* is_found: the latest answer of pool_look() */
     uint64_t began_ns, until_ns;
     struct kv_key *keys; /* [n] */
     struct pool_meta *meta;

@@ -21,8 +21,9 @@ enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_m
     b->segments = calloc(n_blocks_max, sizeof *b->segments);
     b->blocks = calloc(n_blocks_max, sizeof *b->blocks);
     b->out_rows = calloc(n_out_max, sizeof *b->out_rows);
+    b->queries = calloc(n_seqs_max, sizeof *b->queries);
     if (b->ids && b->pos && b->slot_block && b->slot_offset && b->seqs && b->segments &&
-        b->blocks && b->out_rows)
+        b->blocks && b->out_rows && b->queries)
         return OK;
     batch_destroy(b);
     return ERR_NOMEM;
@@ -38,13 +39,14 @@ void batch_destroy(struct batch *b)
     free(b->segments);
     free(b->blocks);
     free(b->out_rows);
+    free(b->queries);
     *b = (struct batch){0};
 }
 
 void batch_reset(struct batch *b)
 {
     b->n_rows = b->n_seqs = b->n_segments = b->n_blocks = b->n_out = 0;
-    b->seq_rows_most = b->seq_segments_most = 0;
+    b->seq_rows_most = b->seq_segments_most = b->n_queries = 0;
 }
 
 /* Begin a sequence of n_segments segments, which the caller appends. */
@@ -63,7 +65,22 @@ static void begin_seq(struct batch *b, uint32_t pos0, uint32_t n, uint32_t n_out
         b->seq_segments_most = n_segments;
 }
 
-void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
+void batch_add_query(struct batch *b, struct cache_seq *kv, uint32_t remote0, uint32_t n_remote)
+{
+    ASSERT(b->n_seqs > 0 && remote0 + n_remote <= b->seqs[b->n_seqs - 1].n_segs);
+    b->queries[b->n_queries++] = (struct batch_query){
+        .kv = kv, .seq = b->n_seqs - 1, .remote0 = remote0, .n_remote = n_remote};
+}
+
+bool batch_has_failed(const struct batch *b, uint32_t seq)
+{
+    for (uint32_t i = 0; i < b->n_queries; i++)
+        if (b->queries[i].seq == seq)
+            return b->queries[i].failed;
+    return false;
+}
+
+void batch_add(struct batch *b, struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out)
 {
     struct cache_view view;
@@ -86,6 +103,8 @@ void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids
         if (i >= n - n_out)
             b->out_rows[b->n_out++] = row;
     }
+    if (view.n_remote > 0)
+        batch_add_query(b, seq, view.remote0, view.n_remote);
 }
 
 void batch_add_blocks(struct batch *b, uint32_t block0, uint32_t segment_tokens,

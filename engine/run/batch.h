@@ -13,6 +13,14 @@
 
 #include "cache/cache.h"
 
+/* A sequence of the step that sends queries: some of its segments lie on another instance. */
+struct batch_query {
+    struct cache_seq *kv;
+    uint32_t seq;               /* index in batch.seqs */
+    uint32_t remote0, n_remote; /* of its segments: those on the other instance */
+    bool failed;                /* by forward_run(): a query failed, and the rows mean nothing */
+};
+
 struct batch {
     uint32_t n_rows, n_rows_max;
     uint32_t *ids;         /* [n_rows] */
@@ -26,9 +34,11 @@ struct batch {
     uint32_t n_blocks, n_blocks_max;
     uint32_t *blocks;
     uint32_t n_out, n_out_max;
-    uint32_t *out_rows;         /* [n_out] rows whose logits are wanted */
-    uint32_t seq_rows_most;     /* rows of the sequence that has most */
-    uint32_t seq_segments_most; /* segments of the sequence that has most */
+    uint32_t *out_rows;          /* [n_out] rows whose logits are wanted */
+    uint32_t seq_rows_most;      /* rows of the sequence that has most */
+    uint32_t seq_segments_most;  /* segments of the sequence that has most */
+    uint32_t n_queries;          /* at most n_seqs_max */
+    struct batch_query *queries; /* [n_queries] in ascending order of seq */
 };
 
 /* Allocate the arrays. n_blocks_max bounds the blocks of all sequences of a step together. */
@@ -39,8 +49,13 @@ void batch_reset(struct batch *b);
 
 /* Append rows for the ids at positions [pos0, pos0 + n) of a sequence whose slots are grown to
  * pos0 + n. The last n_out rows want logits. */
-void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
+void batch_add(struct batch *b, struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out);
+/* Segments [remote0, remote0 + n_remote) of the sequence that was added last lie on another
+ * instance; kv sends the queries. Their blocks are not read. batch_add() calls it. */
+void batch_add_query(struct batch *b, struct cache_seq *kv, uint32_t remote0, uint32_t n_remote);
+/* Whether sequence seq of the batch lost a query in forward_run(). */
+bool batch_has_failed(const struct batch *b, uint32_t seq);
 
 /* The same for a sequence without a cache: token i of its KV lies in block block0 + i /
  * KV_BLOCK_TOKENS of the pool, and a segment has segment_tokens. ids NULL: the caller sets

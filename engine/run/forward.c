@@ -14,11 +14,12 @@ struct forward {
     struct layer_step step;   /* its buffers are owned here */
     const uint32_t *ids;      /* [T] of this step, where ops can read them */
     const uint32_t *out_rows; /* the same, [R] */
-    float *cos_sin;           /* [n_pos, d] */
+    float *cos_sin;           /* [tables][n_pos, r] */
     float *out_x;             /* [R, D] rows that want logits */
     float *logits;            /* [R, V]; with c.hidden the same memory as out_x */
     float *host_logits;
     struct staging *staging;
+    struct queries *queries; /* NULL: no sequence sends queries */
 };
 
 static void *alloc_floats(struct forward *f, uint64_t rows, uint64_t cols)
@@ -26,23 +27,41 @@ static void *alloc_floats(struct forward *f, uint64_t rows, uint64_t cols)
     return device_alloc(f->device, rows * cols * sizeof(float));
 }
 
+/* Floats of one table of cosines and sines. */
+static size_t cos_sin_size(const struct forward_config *c)
+{
+    return (size_t)c->n_pos * model_rot_dim(c->model);
+}
+
+static uint32_t n_cos_sin_tables(const struct model_config *m)
+{
+    return m->rope_local.theta > 0 ? 2 : 1;
+}
+
+static void fill_cos_sin(const struct forward_config *c, bool local, float *table)
+{
+    const struct rope_config *r = local ? &c->model->rope_local : &c->model->rope;
+    double freqs[MODEL_ROPE_PAIRS_MAX], magnitude = r->magnitude > 0 ? r->magnitude : 1;
+    uint32_t half = model_rope_freqs(c->model, local, freqs);
+
+    for (uint32_t p = 0; p < c->n_pos; p++)
+        for (uint32_t i = 0; i < half; i++) {
+            table[(size_t)p * 2 * half + i] = (float)(magnitude * cos(p * freqs[i]));
+            table[(size_t)p * 2 * half + half + i] = (float)(magnitude * sin(p * freqs[i]));
+        }
+}
+
 static enum status make_cos_sin(struct forward *f)
 {
-    uint32_t half = f->c.model->head_dim / 2;
-    double freqs[128];
-    size_t n = (size_t)f->c.n_pos * half * 2;
-    float *table = malloc(n * sizeof *table);
+    size_t n = cos_sin_size(&f->c), n_bytes = n_cos_sin_tables(f->c.model) * n * sizeof(float);
+    float *table = malloc(n_bytes);
 
     if (!table)
         return ERR_NOMEM;
-    ASSERT(half <= ARRAY_SIZE(freqs));
-    model_rope_freqs(f->c.model, freqs);
-    for (uint32_t p = 0; p < f->c.n_pos; p++)
-        for (uint32_t i = 0; i < half; i++) {
-            table[(size_t)p * 2 * half + i] = (float)cos(p * freqs[i]);
-            table[(size_t)p * 2 * half + half + i] = (float)sin(p * freqs[i]);
-        }
-    enum status s = device_upload(f->device, f->cos_sin, table, n * sizeof *table);
+    fill_cos_sin(&f->c, false, table);
+    if (n_cos_sin_tables(f->c.model) > 1)
+        fill_cos_sin(&f->c, true, table + n);
+    enum status s = device_upload(f->device, f->cos_sin, table, n_bytes);
     free(table);
     return s;
 }
@@ -73,7 +92,8 @@ uint64_t forward_device_bytes(const struct forward_config *c)
         per_row += widths[n - 1];
     if (!c->hidden)
         per_out += m->n_vocab;
-    return (c->n_rows_max * per_row + c->n_out_max * per_out + c->n_pos * (uint64_t)m->head_dim) *
+    return (c->n_rows_max * per_row + c->n_out_max * per_out +
+            n_cos_sin_tables(m) * (uint64_t)cos_sin_size(c)) *
                sizeof(float) +
            staging_bytes_max(c);
 }
@@ -93,7 +113,10 @@ static enum status alloc_buffers(struct forward *f)
             return ERR_NOMEM;
     f->out_x = alloc_floats(f, f->c.n_out_max, m->dim);
     f->logits = f->c.hidden ? f->out_x : alloc_floats(f, f->c.n_out_max, m->n_vocab);
-    p->cos_sin = f->cos_sin = alloc_floats(f, f->c.n_pos, m->head_dim);
+    p->cos_sin = f->cos_sin = alloc_floats(f, n_cos_sin_tables(m), cos_sin_size(&f->c));
+    p->cos_sin_local = p->cos_sin;
+    if (n_cos_sin_tables(m) > 1)
+        p->cos_sin_local += cos_sin_size(&f->c);
     return p->x && p->xn && f->out_x && f->logits && f->cos_sin ? OK : ERR_NOMEM;
 }
 
@@ -129,6 +152,14 @@ enum status forward_create(struct forward **out, const struct forward_config *co
         s = staging_create(&f->staging, f->device, staging_bytes_max(config));
     if (s == OK)
         s = make_cos_sin(f);
+    if (s == OK && config->queries)
+        s = queries_create(&f->queries,
+                           &(struct queries_config){.device = f->device,
+                                                    .ops = f->step.ops,
+                                                    .calls = config->queries,
+                                                    .n_heads = config->model->n_heads,
+                                                    .head_dim = config->model->head_dim,
+                                                    .n_seqs_max = config->n_seqs_max});
     if (s != OK) {
         forward_destroy(f);
         return s;
@@ -147,6 +178,7 @@ void forward_destroy(struct forward *f)
     for (size_t i = 0; i < LAYER_N_BUFFERS_MAX; i++)
         device_free(f->device, f->step.buffer[i]);
     staging_destroy(f->staging);
+    queries_destroy(f->queries);
     free(f->host_logits);
     free(f);
 }
@@ -182,7 +214,12 @@ static enum status embed(struct forward *f)
                              .table = f->c.weights->embedding,
                              .ids = f->ids,
                              .out = f->step.x};
-    return f->step.ops->embed(f->device, NULL, &p);
+    const struct model_config *m = f->c.model;
+    enum status s = f->step.ops->embed(f->device, NULL, &p);
+
+    if (s != OK || m->embed_scale == 0)
+        return s;
+    return layer_scale(&f->step, p.n_rows, p.dim, p.out, m->embed_scale, 0, false, p.out);
 }
 
 /* Compute the result of rows [n]; the array lies where ops can read it. */
@@ -198,17 +235,33 @@ static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t 
     if (n == 0)
         return OK;
     if ((s = f->step.ops->gather(f->device, NULL, &p)) != OK ||
-        (s = layer_norm(&f->step, n, f->out_x, w->final_norm, f->out_x)) != OK)
+        (s = layer_norm_with(&f->step, n, f->out_x, w->final_norm, w->final_norm_bias, false,
+                             f->out_x)) != OK)
         return s;
     if (!f->c.hidden)
         s = layer_product(&f->step, n, f->out_x, &w->output, w->first, NULL, f->logits);
+    if (s == OK && !f->c.hidden && (m->logit_scale > 0 || m->logit_cap > 0))
+        s = layer_scale(&f->step, n, m->n_vocab, f->logits, m->logit_scale, m->logit_cap, false,
+                        f->logits);
     if (s != OK || *logits == f->logits)
         return s;
     return device_download(f->device, *logits, f->logits,
                            (size_t)n * out_width(&f->c) * sizeof(float));
 }
 
-enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,
+/* Have sequences that query attended to by way of `queries`. */
+static void begin_queries(struct forward *f, struct batch *b)
+{
+    f->step.attention = NULL;
+    if (b->n_queries == 0)
+        return;
+    ASSERT(f->queries);
+    queries_begin(f->queries, b);
+    f->step.attention = queries_attention;
+    f->step.attention_arg = f->queries;
+}
+
+enum status forward_run(struct forward *f, struct batch *b, const struct kv_pool *pool,
                         float **logits)
 {
     const struct model_config *m = f->c.model;
@@ -216,6 +269,7 @@ enum status forward_run(struct forward *f, const struct batch *b, const struct k
 
     ASSERT(b->n_rows <= f->c.n_rows_max && b->n_out <= f->c.n_out_max);
     f->step.pool = pool;
+    begin_queries(f, b);
     if (s == OK)
         s = embed(f);
     for (uint32_t layer = 0; s == OK && layer < m->n_layers; layer++)

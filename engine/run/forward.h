@@ -8,11 +8,13 @@
  * Thread  engine thread only.
  * Errors  forward_create(): ERR_NOMEM; ERR_UNSUPPORTED for a group of several devices without a
  *         collective. forward_run(): errors of the device.
+ *         A query to another instance that fails is no error: batch.queries says so.
  * Units   rows, elements. */
 #ifndef TARN_ENGINE_RUN_FORWARD_H
 #define TARN_ENGINE_RUN_FORWARD_H
 
 #include "engine/run/batch.h"
+#include "engine/run/queries.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
 
@@ -31,6 +33,7 @@ struct forward_config {
     bool hidden;           /* for embeddings: the hidden states behind the final norm take the
                               place of the logits everywhere, [n, D] instead of [n, V] */
     const struct ops *ops; /* NULL: the device's own; else launchers around them (profiles) */
+    const struct query_calls *queries; /* NULL: no sequence sends queries */
 };
 
 /* Device memory that forward_create() will take. */
@@ -40,7 +43,7 @@ void forward_destroy(struct forward *f); /* NULL is fine */
 
 /* Run the batch; *logits is host memory [batch->n_out, V] (device memory with device_logits), valid
  * until the next run; the caller may change it. */
-NODISCARD enum status forward_run(struct forward *f, const struct batch *batch,
+NODISCARD enum status forward_run(struct forward *f, struct batch *batch,
                                   const struct kv_pool *pool, float **logits);
 /* Compute the logits of rows [n] of the batch that ran last; n is at most n_out_max. *logits [n, V]
  * is in the memory of forward_run()'s logits, and overwrites those. */

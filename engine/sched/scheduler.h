@@ -169,6 +169,9 @@ void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s);
 /* A step of step_ns ran n_run tokens of the slot; n_new (0 or 1) more ids are known after it. */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t step_ns, uint64_t now_ns);
+/* A step ran tokens of the slot in vain, and their KV is gone, with all that the sequence held:
+ * back to waiting, as after a preemption. */
+void scheduler_on_lost(struct scheduler *s, uint32_t slot);
 /* Remove a sequence: it finished, or it was cancelled in any phase. */
 void scheduler_on_finish(struct scheduler *s, uint32_t slot, uint64_t now_ns);
 void scheduler_on_cancel(struct scheduler *s, uint32_t slot, uint64_t now_ns);

@@ -459,6 +459,14 @@ static void take_preempted(struct scheduler *s, uint32_t slot)
         entry_placed(s, slot);
 }
 
+void scheduler_on_lost(struct scheduler *s, uint32_t slot)
+{
+    ASSERT(slot < s->config.n_slots);
+    s->entries[slot].n_flying = 0;
+    take_preempted(s, slot);
+    s->version++;
+}
+
 /* The part of a step's beginning that only usual sequences have. */
 static void take_usual(struct scheduler *s, const struct plan_item *item, uint64_t now_ns)
 {

@@ -2,8 +2,8 @@
  *
  * Every cache that is opened with a pool gets one of FAKE_N_POOLS fakes. A lookup asks the others
  * one after the other. fake_step() does what is due: it passes asks on, copies what reads asked
- * for, and ends leases. Faults are set per fake. Blocks that are lent must keep their bytes until
- * their lease has ended: the fake checks this.
+ * for, and ends leases. A query is answered at once, by fake_tile(). Faults are set per fake. Lent
+ * blocks must keep their bytes until their lease has ended: the fake checks this.
  *
  * Include it once, behind tests/unit/test.h. Owns the fakes. One thread. A failure ends the test.
  * Units: nanoseconds, blocks. */
@@ -21,6 +21,7 @@
 #define FAKE_N_TICKETS 32
 #define FAKE_N_READS 64
 #define FAKE_N_OFFERS 8
+#define FAKE_N_QUERIES 16
 
 static uint64_t fake_now = 1;
 
@@ -33,7 +34,15 @@ struct fake_ticket {
     struct pool_found found;
     struct pool_block blocks[POOL_PATH_MAX / 8];
     uint32_t crc[POOL_PATH_MAX / 8];
-    uint32_t n_reads; /* under way */
+    uint32_t n_reads;   /* under way */
+    uint32_t n_queries; /* not forgotten */
+};
+
+struct fake_query {
+    bool is_used;
+    uint32_t ticket;
+    enum status status;
+    float *tiles;
 };
 
 struct fake_read {
@@ -66,6 +75,7 @@ struct pool {
     struct fake_ticket tickets[FAKE_N_TICKETS];
     struct fake_read reads[FAKE_N_READS];
     uint32_t n_reads;
+    struct fake_query queries[FAKE_N_QUERIES];
     struct fake_lease leases[POOL_LEASES_MAX];
     struct pool_news news[8];
     uint32_t n_news;
@@ -73,13 +83,18 @@ struct pool {
     uint32_t n_offered, n_offers_over;
     bool leaves;
     /* Faults and figures, for the tests. */
-    bool is_away;            /* answers nothing any more */
-    bool holds_back;         /* lookups stay unanswered */
-    bool stalls;             /* reads stay unanswered */
-    enum status read_status; /* of all reads from now on */
-    uint32_t n_reads_good;   /* reads that succeed before read_status holds */
-    double bytes_per_s;      /* that a lookup reports */
-    uint64_t lease_ns;       /* 0: 1 s */
+    bool is_away;             /* answers nothing any more */
+    bool holds_back;          /* lookups stay unanswered */
+    bool stalls;              /* reads stay unanswered */
+    enum status read_status;  /* of all reads from now on */
+    uint32_t n_reads_good;    /* reads that succeed before read_status holds */
+    enum status query_status; /* of all answers from now on */
+    uint32_t n_queries_good;  /* answers that arrive before query_status holds */
+    bool refuses_queries;     /* they are not even sent */
+    double query_s;           /* that a lookup reports */
+    double bytes_per_s;       /* that a lookup reports */
+    uint64_t lease_ns;        /* 0: 1 s */
+    uint32_t n_queries;
     uint32_t n_lookups, n_read_blocks, n_lent_blocks;
 };
 
@@ -129,6 +144,8 @@ void pool_close(struct pool *p)
         return;
     for (uint32_t i = 0; i < FAKE_N_TICKETS; i++)
         assert_false(p->tickets[i].is_used);
+    for (uint32_t i = 0; i < FAKE_N_QUERIES; i++)
+        assert_false(p->queries[i].is_used);
     assert_int_equal(p->n_reads, 0);
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++)
         assert_false(p->leases[i].is_used && !p->leases[i].is_asked);
@@ -161,7 +178,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->n_local = path->n_local;
     t->peer = UINT32_MAX;
     t->lease = UINT32_MAX;
-    t->n_reads = 0;
+    t->n_reads = t->n_queries = 0;
     return at;
 }
 
@@ -180,7 +197,7 @@ void pool_forget(struct pool *p, uint32_t ticket)
 {
     struct fake_ticket *t = &p->tickets[ticket];
 
-    assert_true(t->is_used && t->n_reads == 0);
+    assert_true(t->is_used && t->n_reads == 0 && t->n_queries == 0);
     fake_end_lease(p, t);
     if (t->is_offered)
         fakes[t->peer].n_offers_over++;
@@ -219,6 +236,88 @@ bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status)
             return true;
         }
     return false;
+}
+
+/* --- query --- */
+
+/* The first float of the tile of a segment and a row; the others are 0. */
+static float fake_tile(uint32_t crc, const struct pool_segment *s, uint32_t layer, float q)
+{
+    return (float)(crc % 65536u) + 256.0f * s->n_tokens + 16.0f * layer + q;
+}
+
+/* A segment's blocks, one after the other, are what it has the CRC32C of. */
+static uint32_t fake_segment_crc(const struct pool *p, const struct fake_ticket *t,
+                                 const struct pool_segment *s)
+{
+    uint32_t crc = 0, n_tokens = 0;
+
+    for (uint32_t i = s->at; i < s->at + s->n_blocks; i++) {
+        crc = hash_crc32c(crc, t->blocks[i].memory, p->config.block_bytes);
+        n_tokens += t->blocks[i].n_tokens;
+    }
+    assert_int_equal(n_tokens, s->n_tokens);
+    return crc;
+}
+
+static void fake_lengthen(const struct pool *p, struct fake_ticket *t)
+{
+    t->found.until_ns = fake_now + (p->lease_ns ? p->lease_ns : 1000000000);
+}
+
+enum status pool_query(struct pool *p, const struct pool_query *q, uint32_t *query)
+{
+    struct fake_ticket *t = &p->tickets[q->ticket];
+    uint32_t at = 0, n_floats = p->config.tile_floats;
+
+    assert_true(t->is_used && t->is_found && q->layer < p->config.n_layers);
+    assert_true(q->n_rows > 0 && q->n_rows <= POOL_QUERY_ROWS_MAX);
+    assert_true(q->n_segments > 0 && q->n_segments <= POOL_QUERY_SEGMENTS_MAX);
+    assert_true(q->q_stride >= p->config.query_floats);
+    if (t->is_over || p->refuses_queries)
+        return ERR_UNAVAILABLE;
+    while (at < FAKE_N_QUERIES && p->queries[at].is_used)
+        at++;
+    if (at == FAKE_N_QUERIES)
+        return ERR_BUSY;
+    p->queries[at] =
+        (struct fake_query){true, q->ticket, p->n_queries_good > 0 ? OK : p->query_status,
+                            calloc((size_t)q->n_segments * q->n_rows * n_floats, sizeof(float))};
+    p->n_queries_good -= p->n_queries_good > 0;
+    if (fakes[t->peer].is_away || p->stalls)
+        p->queries[at].status = ERR_TIMEOUT;
+    for (uint32_t i = 0; i < q->n_segments; i++) {
+        const struct pool_segment *s = &q->segments[i];
+        assert_true(s->at >= t->n_local && s->at + s->n_blocks <= t->found.n_blocks);
+        uint32_t crc = fake_segment_crc(p, t, s);
+        for (uint32_t r = 0; r < q->n_rows; r++)
+            p->queries[at].tiles[(i * q->n_rows + r) * n_floats] =
+                fake_tile(crc, s, q->layer, q->q[r * q->q_stride]);
+    }
+    t->n_queries++;
+    p->n_queries++;
+    fake_lengthen(p, t);
+    *query = at;
+    return OK;
+}
+
+enum status pool_query_end(struct pool *p, uint32_t query, uint64_t until_ns, const float **tiles)
+{
+    const struct fake_query *q = &p->queries[query];
+
+    assert_true(q->is_used && until_ns > 0);
+    *tiles = q->status == OK ? q->tiles : NULL;
+    return q->status;
+}
+
+void pool_query_forget(struct pool *p, uint32_t query)
+{
+    struct fake_query *q = &p->queries[query];
+
+    assert_true(q->is_used);
+    p->tickets[q->ticket].n_queries--;
+    free(q->tiles);
+    q->is_used = false;
 }
 
 /* --- lend --- */
@@ -269,6 +368,8 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
                                    .peer = fake_number(p) + 1,
                                    .latency_s = 1e-4,
                                    .bytes_per_s = asker->bytes_per_s,
+                                   .attends = asker->config.attend && p->config.attend,
+                                   .query_s = asker->query_s,
                                    .until_ns =
                                        fake_now + (asker->lease_ns ? asker->lease_ns : 1000000000)};
 }
@@ -369,6 +470,12 @@ void pool_set_load(struct pool *p, const struct pool_load *load)
 void pool_stats(struct pool *p, struct pool_stats *out)
 {
     *out = (struct pool_stats){.n_lookups = p->n_lookups};
+}
+
+struct pool_notes *pool_notes(struct pool *p)
+{
+    (void)p;
+    return NULL;
 }
 
 uint32_t pool_instances(struct pool *p, struct directory_instance *out, uint32_t n_max)

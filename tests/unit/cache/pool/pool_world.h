@@ -13,8 +13,9 @@
 
 #include "tests/unit/test.h"
 
-#include <stdlib.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -26,20 +27,26 @@
 #include "tests/unit/cache/pool/fake_directory.h"
 
 enum { N_SIDES = 4, N_PATH = 24, N_IN_SEGMENT = 8, BLOCK_BYTES = 8192, N_TAGS = 1024 };
+enum { QUERY_FLOATS = 12, TILE_FLOATS = 14, N_LAYERS = 5, N_ATTENDED_MAX = 4096 };
 
 struct side {
     struct pool *pool;
     struct cache_events *events;
     uint64_t id;
-    uint32_t n_held; /* blocks of the path, from the first on */
-    uint8_t *memory; /* [N_PATH * BLOCK_BYTES] */
-    bool is_deaf;    /* answers no ask */
+    uint32_t n_held;        /* blocks of the path, from the first on */
+    uint8_t *memory;        /* [N_PATH * BLOCK_BYTES] */
+    bool is_deaf;           /* answers no ask */
+    uint32_t n_tokens_last; /* of the last block that it lends; 0: as many as the others */
     uint32_t n_asks, n_lent, n_returned, n_pulled, n_news, n_offers;
     struct pool_news news;
     struct pool_offer offer;
     uint32_t n_done;
     enum status done[N_TAGS]; /* by tag */
     bool is_done[N_TAGS];
+    /* Queries of peers. The query thread computes only n_allowed of them, and then waits. */
+    _Atomic uint32_t n_allowed, n_begun, n_attended;
+    _Atomic bool attend_fails;
+    float attended[N_ATTENDED_MAX]; /* first float of each, in order */
 };
 
 static struct world {
@@ -47,6 +54,7 @@ static struct world {
     struct kv_key keys[N_PATH];
     uint32_t starts[N_PATH / N_IN_SEGMENT];
     void (*more)(void); /* called with every turn */
+    const char *kind;   /* of the transport; NULL: tcp */
 } world;
 
 /* The KV of block i of the path. */
@@ -60,7 +68,10 @@ static inline void world_fill(uint8_t *block, uint32_t i)
 
 static inline void world_begin(void)
 {
+    const char *kind = world.kind;
+
     memset(&world, 0, sizeof world);
+    world.kind = kind;
     fake_directory_reset();
     for (uint32_t i = 0; i < N_PATH; i++)
         for (uint32_t k = 0; k < KV_KEY_BYTES; k++)
@@ -73,7 +84,7 @@ static inline struct pool_config side_config(void)
 {
     return (struct pool_config){
         .directory = {.url = "redis://x", .instance_ttl_ms = 150, .segment_ttl_s = 3},
-        .transport = "tcp",
+        .transport = world.kind ? world.kind : "tcp",
         .listen = "127.0.0.1:0",
         .name = "side",
         .http = "http://side",
@@ -94,6 +105,8 @@ static inline struct side *side_open_with(uint32_t no, struct pool_config c)
         world_fill(s->memory + (size_t)i * BLOCK_BYTES, i);
     assert_ok(cache_events_create(&s->events, 256, false));
     c.events = s->events;
+    c.attend_arg = s;
+    s->n_allowed = UINT32_MAX;
     assert_ok(pool_open(&s->pool, &c, NULL));
     return s;
 }
@@ -116,6 +129,55 @@ static inline void world_end(void)
     for (uint32_t i = 0; i < N_SIDES; i++)
         if (world.sides[i].pool)
             side_close(&world.sides[i]);
+}
+
+/* --- queries --- */
+
+/* Fill the tiles of a query. The first float of a row's tile is 24 bits of a checksum of the
+ * segment's bytes; the others are made of the row's queries. */
+static inline void world_tiles(const struct pool_attend *a)
+{
+    float *tile = a->tiles;
+
+    for (uint32_t s = 0; s < a->n_segments; s++) {
+        const struct pool_segment *g = &a->segments[s];
+        uint32_t crc = a->layer * 1000u + g->n_tokens;
+        if (g->at + g->n_blocks > a->n_blocks)
+            abort();
+        for (uint32_t i = 0; i < g->n_blocks; i++)
+            crc = hash_crc32c(crc, a->blocks[g->at + i], BLOCK_BYTES);
+        for (uint32_t r = 0; r < a->n_rows; r++, tile += TILE_FLOATS) {
+            tile[0] = (float)(crc & 0xffffff);
+            for (uint32_t k = 1; k < TILE_FLOATS; k++)
+                tile[k] = a->q[(size_t)r * QUERY_FLOATS + k % QUERY_FLOATS] + (float)k;
+        }
+    }
+}
+
+static inline enum status side_attend(void *arg, const struct pool_attend *a)
+{
+    struct side *s = arg;
+    uint32_t no = atomic_fetch_add(&s->n_begun, 1);
+
+    while (atomic_load(&s->n_allowed) <= no)
+        clock_sleep_ns(100000);
+    if (atomic_load(&s->attend_fails))
+        return ERR_NOMEM;
+    world_tiles(a);
+    s->attended[no % N_ATTENDED_MAX] = a->q[0];
+    atomic_fetch_add(&s->n_attended, 1);
+    return OK;
+}
+
+static inline struct pool_config query_config(void)
+{
+    struct pool_config c = side_config();
+
+    c.attend = side_attend;
+    c.query_floats = QUERY_FLOATS;
+    c.tile_floats = TILE_FLOATS;
+    c.n_layers = N_LAYERS;
+    return c;
 }
 
 /* --- an engine --- */
@@ -156,6 +218,8 @@ static inline void side_answer(struct side *s)
     for (uint32_t i = ask.n_there; i < n; i++)
         blocks[i - ask.n_there] =
             (struct pool_block){.memory = s->memory + (size_t)i * BLOCK_BYTES, .n_tokens = 32};
+    if (s->n_tokens_last > 0 && n > ask.n_there)
+        blocks[n - 1 - ask.n_there].n_tokens = s->n_tokens_last;
     s->n_lent += n > ask.n_there;
     pool_lend(s->pool, ask.lease, blocks, n);
 }

@@ -7,7 +7,7 @@
 #include "tests/unit/cache/pool/joined_caches.h"
 
 #ifndef N_EVENTS
-#define N_EVENTS 20000u
+#define N_EVENTS 14000u
 #endif
 #define N_SEQS 5u
 
@@ -23,6 +23,7 @@ struct world {
     uint64_t seed, n_draws;
     struct life lives[FAKE_N_POOLS][N_SEQS];
     uint64_t n_found_remote, n_run, n_cancelled;
+    uint64_t n_answered, n_lost; /* queries */
 };
 
 static uint32_t draw(struct world *w, uint32_t below)
@@ -40,7 +41,27 @@ static void begin(struct world *w, uint32_t i, struct life *l)
         strcat(text, documents[draw(w, sizeof documents / sizeof *documents)]);
     strcat(text, ends[draw(w, 4)]);
     seq(caches[i], &l->o, text);
+    cache_seq_expect_output(l->o.s, draw(w, 2) ? 1 : 100000);
+    if (draw(w, 20) == 0)
+        cache_seq_bring_here(l->o.s);
     l->is_open = true;
+    l->runs = false;
+}
+
+/* A sequence that runs sends queries, or is preempted. After a failed query it is dropped. */
+static void run_on(struct world *w, uint32_t i, struct life *l)
+{
+    bool is_lost = draw(w, 8) == 0;
+
+    if (cache_seq_queries(l->o.s)) {
+        is_lost |= query_kv(caches[i], &l->o, 1 + draw(w, 3)) != OK;
+        w->n_answered += !is_lost;
+        w->n_lost += is_lost;
+    }
+    if (!is_lost)
+        return;
+    cache_seq_shrink(l->o.s);
+    cache_seq_drop(l->o.s);
     l->runs = false;
 }
 
@@ -49,6 +70,10 @@ static void go_on(struct world *w, uint32_t i, struct life *l)
     struct cache *c = caches[i];
     uint32_t found[CACHE_N_TIERS];
 
+    if (l->runs && draw(w, 3) > 0) {
+        run_on(w, i, l);
+        return;
+    }
     if (l->runs || draw(w, 20) == 0) {
         w->n_cancelled += !l->runs;
         cache_seq_close(l->o.s);
@@ -77,7 +102,7 @@ static void draw_fault(struct world *w, struct pool *p)
 {
     static const enum status faults[] = {OK, OK, OK, ERR_TIMEOUT, ERR_NOT_FOUND, ERR_CORRUPT};
 
-    switch (draw(w, 8)) {
+    switch (draw(w, 11)) {
     case 0: p->stalls = !p->stalls; break;
     case 1: p->holds_back = !p->holds_back; break;
     case 2: p->is_away = draw(w, 3) == 0; break;
@@ -85,7 +110,12 @@ static void draw_fault(struct world *w, struct pool *p)
     case 4: p->n_reads_good = draw(w, 4); break;
     case 5: p->read_status = faults[draw(w, 6)]; break;
     case 6: p->bytes_per_s = draw(w, 2) ? 1e3 : 1e9; break;
-    default: p->stalls = p->holds_back = p->is_away = false; p->read_status = OK;
+    case 7: p->n_queries_good = draw(w, 4); break;
+    case 8: p->query_status = faults[draw(w, 6)]; break;
+    case 9: p->refuses_queries = draw(w, 4) == 0; break;
+    default:
+        p->stalls = p->holds_back = p->is_away = p->refuses_queries = false;
+        p->read_status = p->query_status = OK;
     }
 }
 
@@ -147,14 +177,16 @@ static void end_all(struct world *w)
     }
 }
 
-static void live(uint64_t seed, uint32_t n_host_blocks, bool copies, bool leaves)
+static void live(uint64_t seed, uint32_t n_host_blocks, bool copies, bool leaves,
+                 enum cache_query query)
 {
     static struct world w;
 
     w = (struct world){.seed = seed};
     for (uint32_t i = 0; i < 3; i++) {
         struct cache_config config =
-            pool_config_of(48 + 24 * i, i == 1 ? 0 : n_host_blocks, copies);
+            query_config_of(48 + 24 * i, i == 1 ? 0 : n_host_blocks, query);
+        config.always_copy = copies;
         config.policy = i == 2 ? "lru" : "contest";
         config.remote.n_blocks = i == 0 ? 24 : 256;
         join_with(&config);
@@ -167,30 +199,46 @@ static void live(uint64_t seed, uint32_t n_host_blocks, bool copies, bool leaves
     end_all(&w);
     assert_true(w.n_run > N_EVENTS / 50 && w.n_cancelled > 0);
     assert_true(w.n_found_remote > 0);
+    if (query == CACHE_QUERY_NEVER)
+        assert_true(w.n_answered + w.n_lost == 0);
+    else if (N_EVENTS >= 10000u) /* fewer may have no query that is lost */
+        assert_true(w.n_answered > 0 && w.n_lost > 0);
 }
 
 static void random_requests_and_faults_on_one_memory(void **state)
 {
     (void)state;
-    live(101, 0, false, false);
+    live(101, 0, false, false, CACHE_QUERY_NEVER);
 }
 
 static void random_requests_and_faults_with_a_host_tier(void **state)
 {
     (void)state;
-    live(102, 32, false, false);
+    live(102, 32, false, false, CACHE_QUERY_AUTO);
 }
 
 static void random_requests_and_faults_on_separate_memories(void **state)
 {
     (void)state;
-    live(103, 32, true, false);
+    live(103, 32, true, false, CACHE_QUERY_ALWAYS);
 }
 
 static void random_requests_and_faults_while_an_instance_leaves(void **state)
 {
     (void)state;
-    live(104, 32, false, true);
+    live(104, 32, false, true, CACHE_QUERY_AUTO);
+}
+
+static void random_queries_and_faults_on_one_memory(void **state)
+{
+    (void)state;
+    live(105, 0, false, false, CACHE_QUERY_ALWAYS);
+}
+
+static void random_queries_and_faults_with_a_host_tier(void **state)
+{
+    (void)state;
+    live(106, 32, false, true, CACHE_QUERY_ALWAYS);
 }
 
 int main(void)
@@ -200,6 +248,8 @@ int main(void)
         cmocka_unit_test_teardown(random_requests_and_faults_with_a_host_tier, leave_world),
         cmocka_unit_test_teardown(random_requests_and_faults_on_separate_memories, leave_world),
         cmocka_unit_test_teardown(random_requests_and_faults_while_an_instance_leaves, leave_world),
+        cmocka_unit_test_teardown(random_queries_and_faults_on_one_memory, leave_world),
+        cmocka_unit_test_teardown(random_queries_and_faults_with_a_host_tier, leave_world),
     };
 
     if (!open_device())

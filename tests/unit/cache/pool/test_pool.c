@@ -273,7 +273,7 @@ static void an_engine_that_does_not_answer_costs_the_lookup_time(void **state)
                 uint32_t ticket = side_lookup(b, 0);
                 assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
                 pool_forget(b->pool, ticket);
-                stats_of(b).n_timeouts >= 4 && stats_of(b).n_peers == 0;
+                stats_of(b).n_peer_timeouts >= 4 && stats_of(b).n_peers == 0;
     }));
     a->is_deaf = false; /* what was asked is answered, and nothing stays lent */
     WAIT_FOR(stats_of(a).n_lent == 0 && a->n_asks > 0 && a->n_returned == a->n_lent);

@@ -6,7 +6,9 @@
 #include "base/rng.h"
 #include "cache/pool/wire.h"
 
-static uint8_t tokens[WIRE_PATH_MAX];
+enum { N_MESSAGES = 21 };
+
+static uint8_t tokens[WIRE_PATH_MAX], segments[WIRE_SEGMENTS_MAX * WIRE_SEGMENT_BYTES];
 
 /* One message of each kind, with extreme numbers. */
 static uint32_t make(struct wire_message *m, uint32_t i)
@@ -15,7 +17,7 @@ static uint32_t make(struct wire_message *m, uint32_t i)
         {.kind = WIRE_ASK, .id = UINT64_MAX, .n = WIRE_PATH_MAX, .n_there = 4095, .ms = 1},
         {.kind = WIRE_ASK, .id = 0, .n = 1, .n_there = 0, .ms = WIRE_MS_MAX},
         {.kind = WIRE_LENT, .id = 7, .n = WIRE_PATH_MAX, .n_there = 0, .ms = 2000},
-        {.kind = WIRE_LENT, .id = 8, .n = 5, .n_there = 4, .ms = 0},
+        {.kind = WIRE_LENT, .id = 8, .n = 5, .n_there = 4, .ms = 0, .attends = true},
         {.kind = WIRE_LENT, .id = 9, .n = 0, .n_there = 3, .reason = WIRE_STALE},
         {.kind = WIRE_LENT, .id = 9, .n = 0, .n_there = 0, .reason = WIRE_BUSY},
         {.kind = WIRE_READ, .id = 1, .read = 2, .n = 3, .at = {4095, 0, 9}},
@@ -31,14 +33,35 @@ static uint32_t make(struct wire_message *m, uint32_t i)
         {.kind = WIRE_OFFER, .id = 78, .n = 4096},
         {.kind = WIRE_DONE, .id = 78, .is_taken = true},
         {.kind = WIRE_DONE, .id = 79, .is_taken = false},
+        {.kind = WIRE_QUERY,
+         .id = 80,
+         .query = UINT64_MAX,
+         .layer = WIRE_LAYERS_MAX - 1,
+         .n_rows = WIRE_ROWS_MAX,
+         .ms = WIRE_MS_MAX,
+         .n = 1,
+         .n_bytes = WIRE_FLOATS_BYTES_MAX,
+         .floats_crc = UINT32_MAX},
+        {.kind = WIRE_QUERY, .n = WIRE_SEGMENTS_MAX, .n_rows = 1, .ms = 1, .n_bytes = 4},
+        {.kind = WIRE_TILES, .query = 81, .n_bytes = WIRE_FLOATS_BYTES_MAX, .floats_crc = 9},
+        {.kind = WIRE_TILES, .query = 0, .n_bytes = 4},
+        {.kind = WIRE_REFUSED, .query = 82, .reason = WIRE_STALE},
+        {.kind = WIRE_REFUSED, .query = 83, .reason = WIRE_BUSY},
+        {.kind = WIRE_NOTE, .n_bytes = WIRE_NOTE_MAX, .crc = {UINT32_MAX}},
     };
 
-    if (i < sizeof all / sizeof all[0])
+    _Static_assert(sizeof all / sizeof all[0] == N_MESSAGES, "all are counted");
+    if (i < N_MESSAGES)
         *m = all[i];
+    for (uint32_t k = 0; k < WIRE_SEGMENTS_MAX; k++)
+        wire_put_segment(
+            &(struct wire_segment){.at = 8 * k, .n_blocks = 8, .n_tokens = 225 + k % 32},
+            segments + (size_t)k * WIRE_SEGMENT_BYTES);
+    m->segments = segments;
     m->n_tokens = tokens;
     memset(tokens, KV_BLOCK_TOKENS, sizeof tokens);
     tokens[0] = 1;
-    return sizeof all / sizeof all[0];
+    return N_MESSAGES;
 }
 
 static void check_equal(const struct wire_message *a, const struct wire_message *b)
@@ -54,6 +77,14 @@ static void check_equal(const struct wire_message *a, const struct wire_message 
     assert_memory_equal(a->at, b->at, sizeof a->at);
     assert_memory_equal(a->crc, b->crc, sizeof a->crc);
     assert_memory_equal(a->key, b->key, sizeof a->key);
+    assert_int_equal(a->attends, b->attends);
+    assert_int_equal(a->query, b->query);
+    assert_int_equal(a->layer, b->layer);
+    assert_int_equal(a->n_rows, b->n_rows);
+    assert_int_equal(a->n_bytes, b->n_bytes);
+    assert_int_equal(a->floats_crc, b->floats_crc);
+    if (a->kind == WIRE_QUERY)
+        assert_memory_equal(a->segments, b->segments, a->n * WIRE_SEGMENT_BYTES);
     if (a->kind == WIRE_LENT && a->n > 0)
         assert_memory_equal(a->n_tokens, b->n_tokens, a->n - a->n_there);
 }
@@ -106,18 +137,38 @@ static void numbers_out_of_range_are_refused(void **state)
         uint32_t message, at;
         uint8_t byte;
     } changes[] = {
-        {0, 3, 1},     /* a byte that is zero in this version */
-        {1, 12, 0},    /* ASK for no block */
-        {0, 13, 0x11}, /* a path that is too long */
-        {1, 16, 1},    /* all blocks are there */
-        {3, 25, 0},    /* a block without tokens */
-        {3, 25, 33},   /* a block with too many */
-        {4, 24, 0},    /* nothing is lent, for no reason */
-        {4, 24, 3},    /* an unknown reason */
-        {6, 20, 0},    /* a READ of nothing */
-        {6, 20, 9},    /* of too much */
-        {6, 22, 0x10}, /* of a block behind the longest path */
-        {12, 12, 2},   /* neither taken nor refused */
+        {0, 3, 1},      /* a byte that is zero in this version */
+        {1, 12, 0},     /* ASK for no block */
+        {0, 13, 0x11},  /* a path that is too long */
+        {1, 16, 1},     /* all blocks are there */
+        {3, 25, 2},     /* queries are neither answered nor not */
+        {4, 25, 1},     /* queries are answered, but nothing is lent */
+        {3, 26, 0},     /* a block without tokens */
+        {3, 26, 33},    /* a block with too many */
+        {4, 24, 0},     /* nothing is lent, for no reason */
+        {4, 24, 3},     /* an unknown reason */
+        {6, 20, 0},     /* a READ of nothing */
+        {6, 20, 9},     /* of too much */
+        {6, 22, 0x10},  /* of a block behind the longest path */
+        {12, 12, 2},    /* neither taken nor refused */
+        {14, 22, 1},    /* QUERY of a layer that is too deep */
+        {14, 24, 0},    /* of no rows */
+        {14, 24, 65},   /* of too many */
+        {15, 25, 0},    /* the asker does not wait */
+        {15, 29, 3},    /* less than a float */
+        {15, 29, 0},    /* no floats */
+        {14, 29, 4},    /* too many */
+        {14, 37, 0},    /* no segments */
+        {15, 38, 3},    /* too many */
+        {14, 40, 0x10}, /* a segment behind the longest path */
+        {14, 43, 0},    /* without blocks */
+        {14, 43, 9},    /* with fewer tokens than its blocks have */
+        {14, 43, 7},    /* with more */
+        {15, 47, 7},    /* that begins in the segment before */
+        {16, 15, 0x41}, /* TILES of too many bytes */
+        {17, 12, 5},    /* of a part of a float */
+        {18, 12, 0},    /* REFUSED for no reason */
+        {18, 12, 3},    /* for an unknown one */
     };
     struct wire_message m, back;
     uint8_t bytes[WIRE_HEAD_MAX];
@@ -141,7 +192,7 @@ static void random_bytes_are_refused_or_canonical(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < 200000; i++) {
-        make(&m, (uint32_t)(i % 14));
+        make(&m, (uint32_t)(i % N_MESSAGES));
         uint32_t n = wire_encode(&m, bytes);
         n = n > 200 ? 200 : n;
         for (uint32_t k = 0; k < 3; k++)
@@ -165,6 +216,10 @@ static void payloads_have_one_length(void **state)
     assert_int_equal(wire_payload_bytes(&m, 1000), 120);
     m.kind = WIRE_DATA;
     assert_int_equal(wire_payload_bytes(&m, UINT64_C(1) << 32), UINT64_C(3) << 32);
+    m = (struct wire_message){.kind = WIRE_QUERY, .n = 3, .n_bytes = 400};
+    assert_int_equal(wire_payload_bytes(&m, 1000), 400);
+    m.kind = WIRE_TILES;
+    assert_int_equal(wire_payload_bytes(&m, 1000), 400);
     m.kind = WIRE_LENT;
     assert_int_equal(wire_payload_bytes(&m, 1000), 0);
 }

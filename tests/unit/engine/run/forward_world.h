@@ -52,9 +52,18 @@ static inline struct model_config world_llama(void)
                                  .stored_dtype = DTYPE_F32};
 }
 
-/* dir NULL: random weights. ops NULL: the device's own. */
-static inline void world_open(struct world *w, const struct model_config *m, const char *dir,
-                              const struct ops *ops)
+struct world_options {
+    const char *dir;         /* of the weights; NULL: random ones */
+    const struct ops *ops;   /* NULL: the device's own */
+    const char *cpu_variant; /* NULL: the reference device */
+    uint32_t n_threads;
+    enum dtype kv; /* F32 by default */
+    const struct query_calls *queries;
+};
+
+/* False: this machine lacks the CPU variant. */
+static inline bool world_open_with(struct world *w, const struct model_config *m,
+                                   const struct world_options *o)
 {
     struct model_work work;
     struct buf why;
@@ -63,19 +72,25 @@ static inline void world_open(struct world *w, const struct model_config *m, con
     buf_init(&why, BUF_WHY_MAX);
     w->model = *m;
     m->family->count_work(m, NULL, &work);
-    struct device_config dc = {.kind = DEVICE_REF,
+    struct device_config dc = {.kind = o->cpu_variant ? DEVICE_CPU : DEVICE_REF,
+                               .cpu_variant = o->cpu_variant,
+                               .n_threads = o->n_threads,
                                .max_rows = WORLD_N_ROWS,
                                .max_k = work.k_max,
                                .max_heads = m->n_heads,
                                .max_head_dim = m->head_dim};
-    assert_ok(device_open(&w->device, &dc, NULL));
+    if (device_open(&w->device, &dc, &why) != OK) {
+        assert_non_null(o->cpu_variant);
+        buf_fini(&why);
+        return false;
+    }
     struct weights_config wc = {
-        .device = w->device, .dir = dir, .model = &w->model, .dummy = !dir, .seed = 3};
+        .device = w->device, .dir = o->dir, .model = &w->model, .dummy = !o->dir, .seed = 3};
     if (weights_load(&w->weights, &wc, &why) != OK)
         fail_msg("%s", buf_str(&why));
     struct cache_config cc = {.group = device_group_of(w->device),
                               .segment_tokens = KV_SEGMENT_TOKENS_MAX,
-                              .pool = {.layout = kv_layout_of(DTYPE_F32),
+                              .pool = {.layout = kv_layout_of(o->kv),
                                        .n_blocks = WORLD_N_BLOCKS,
                                        .n_layers = m->n_layers,
                                        .n_kv_heads = m->n_kv_heads,
@@ -90,9 +105,19 @@ static inline void world_open(struct world *w, const struct model_config *m, con
                                 .n_pos = WORLD_N_TOKENS,
                                 .n_seqs_max = WORLD_N_SEQS,
                                 .n_blocks_max = WORLD_N_BLOCKS,
-                                .ops = ops};
+                                .ops = o->ops,
+                                .queries = o->queries};
     assert_ok(forward_create(&w->forward, &fc));
     buf_fini(&why);
+    return true;
+}
+
+static inline void world_open(struct world *w, const struct model_config *m, const char *dir,
+                              const struct ops *ops)
+{
+    struct world_options o = {.dir = dir, .ops = ops};
+
+    assert_true(world_open_with(w, m, &o));
 }
 
 static inline void world_close(struct world *w)
