@@ -199,6 +199,12 @@ static const struct option_row rows[] = {
           "KV that has not been found on other instances within this time is computed"),
     COUNT(NULL, "pool-pull-ms", pool_pull_ms, 1, 3600000, "2000",
           "KV that another instance has not sent within this time is computed"),
+    CHOICE(NULL, "pool-query", pool_query, DEFAULT_POOL_QUERY, POOL_QUERY_NAMES,
+           "KV on another instance is read, or stays there and gets queries; auto: by the expected "
+           "time; never: this instance neither sends nor answers queries"),
+    COUNT(NULL, "pool-query-ms", pool_query_ms, 1, 60000, "250",
+          "a query that another instance has not answered within this time is lost, and the "
+          "sequence begins again without queries"),
     TEXT("Routers", "kv-events-endpoint", kv_events_endpoint, "", "ENDPOINT",
          "publish which prompts are cached, as vLLM does, on this ZeroMQ endpoint such as "
          "tcp://*:5557; token ids go out in clear: only routers may reach it"),

@@ -107,6 +107,8 @@ struct config {
     char *instance_name; /* empty: made from host and port */
     uint64_t pool_lookup_ms;
     uint64_t pool_pull_ms;
+    char *pool_query; /* of POOL_QUERY_NAMES */
+    uint64_t pool_query_ms;
     /* routers */
     char *kv_events_endpoint; /* of ZeroMQ; empty: no KV events */
     char *kv_events_replay_endpoint;

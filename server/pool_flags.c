@@ -84,6 +84,8 @@ void pool_flags_apply(struct engine_config *e, const struct config *c)
     e->pool_secret = c->pool_member;
     e->pool_lookup_ms = (uint32_t)c->pool_lookup_ms;
     e->pool_pull_ms = (uint32_t)c->pool_pull_ms;
+    e->pool_query = c->pool_query;
+    e->pool_query_ms = (uint32_t)c->pool_query_ms;
 }
 
 void pool_print(FILE *f, const struct config *c, const struct pool_stats *s)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #define APPLICATION_ID 0x5461726e /* "Tarn" */
@@ -42,6 +43,20 @@ static const char *const migrations[] = {
     /* Paths whose document is gone or has a newer version. */
     "CREATE TABLE orphans (key BLOB PRIMARY KEY, version INTEGER NOT NULL, place INTEGER NOT NULL,"
     " n_tokens INTEGER NOT NULL, preamble TEXT NOT NULL, used_s INTEGER NOT NULL) WITHOUT ROWID;",
+
+    /* One row for each record (catalog_records.h); deleted_s 0: it is no deletion. The stamps of
+     * what is there are added by catalog_stamp_all(): SQL cannot compute the names. */
+    "CREATE TABLE stamps (name BLOB PRIMARY KEY, counter INTEGER NOT NULL,"
+    " writer INTEGER NOT NULL, deleted_s INTEGER NOT NULL, kind INTEGER NOT NULL,"
+    " row INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX stamps_counter ON stamps (counter);"
+    "CREATE INDEX stamps_deleted ON stamps (deleted_s) WHERE deleted_s > 0;"
+    "CREATE TABLE counters (counter INTEGER NOT NULL, key_tag INTEGER NOT NULL,"
+    " is_stamped INTEGER NOT NULL);"
+    "INSERT INTO counters VALUES (0, 0, 0);"
+    "CREATE TABLE digests (bucket INTEGER PRIMARY KEY, digest INTEGER NOT NULL);"
+    "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 255)"
+    " INSERT INTO digests SELECT i, 0 FROM n;",
 };
 
 #define COLUMNS                                                                                    \
@@ -56,11 +71,13 @@ static const char *const migrations[] = {
     "NOT EXISTS (SELECT 1 FROM documents o WHERE o.tenant = " tenant                               \
     " AND o.id = d.id AND " IS_ALIVE("o", now) ")"
 #define OLD_COLUMNS                                                                                \
-    "SELECT d.row, d.version, d.n_words, d.created_s, d.expires_s, d.title, t.text"                \
-    " FROM documents d JOIN texts t ON t.row = d.row WHERE "
+    "SELECT d.row, d.version, d.n_words, d.created_s, d.expires_s, d.title, t.text,"               \
+    " (SELECT name FROM tenants WHERE no = d.tenant), d.id FROM documents d JOIN texts t ON "      \
+    "t.row = d.row WHERE "
 #define PREAMBLE_COLUMNS                                                                           \
     "SELECT (SELECT name FROM tenants WHERE no = p.tenant), p.id, p.body, p.version,"              \
     " p.created_s, p.updated_s FROM preambles p "
+#define STAMP_COLUMNS "SELECT name, counter, writer, deleted_s FROM stamps "
 #define PATH_COLUMNS "SELECT key, version, place, n_tokens, preamble, used_s FROM "
 
 static const char *const statements[N_STATEMENTS] = {
@@ -122,12 +139,14 @@ static const char *const statements[N_STATEMENTS] = {
                      " tenant = ?1)",
     [COUNT_PREAMBLES] = "SELECT count(*) FROM preambles WHERE ?1 IS NULL OR tenant = ?1",
 
-    [FIND_PREAMBLE] = "SELECT row, version, body = ?3 FROM preambles WHERE tenant = ?1 AND id = ?2",
+    [FIND_PREAMBLE] = "SELECT row, version, created_s, body = ?3 FROM preambles"
+                      " WHERE tenant = ?1 AND id = ?2",
     [ADD_PREAMBLE] = "INSERT INTO preambles (tenant, id, body, version, created_s, updated_s)"
-                     " VALUES (?1, ?2, ?3, 1, ?4, ?4)",
-    [CHANGE_PREAMBLE] = "UPDATE preambles SET body = ?2, version = ?3, updated_s = ?4"
-                        " WHERE row = ?1",
-    [DROP_PREAMBLE] = "DELETE FROM preambles WHERE tenant = ?1 AND id = ?2",
+                     " VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING row",
+    [CHANGE_PREAMBLE] = "UPDATE preambles SET body = ?2, version = ?3, created_s = ?4,"
+                        " updated_s = ?5 WHERE row = ?1",
+    [DROP_PREAMBLE] = "DELETE FROM preambles WHERE row = ?1",
+    [GET_PREAMBLE_ROW] = PREAMBLE_COLUMNS "WHERE p.row = ?1",
     [GET_PREAMBLE] = PREAMBLE_COLUMNS "WHERE p.tenant IN (?1, 0) AND p.id = ?2"
                                       " ORDER BY p.tenant DESC LIMIT 1",
     [LIST_PREAMBLES] = PREAMBLE_COLUMNS
@@ -157,6 +176,30 @@ static const char *const statements[N_STATEMENTS] = {
                   " ORDER BY p.used_s DESC, d.row LIMIT 1",
     [HAS_ORPHANS] = "SELECT EXISTS (SELECT 1 FROM orphans)",
     [LIST_ORPHANS] = PATH_COLUMNS "orphans LIMIT ?1",
+
+    [NEXT_COUNTER] = "UPDATE counters SET counter = counter + 1 RETURNING counter",
+    [RAISE_COUNTER] = "UPDATE counters SET counter = max(counter, ?1)",
+    [GET_COUNTER] = "SELECT counter FROM counters",
+    [GET_KEY_TAG] = "SELECT key_tag FROM counters",
+    [SET_KEY_TAG] = "UPDATE counters SET key_tag = ?1",
+    [GET_UNSTAMPED] = "SELECT 1 FROM counters WHERE is_stamped = 0",
+    [SET_STAMPED] = "UPDATE counters SET is_stamped = 1",
+    [EACH_DOCUMENT] = "SELECT row, (SELECT name FROM tenants WHERE no = d.tenant), id, updated_s"
+                      " FROM documents d",
+    [EACH_PREAMBLE] = "SELECT row, (SELECT name FROM tenants WHERE no = p.tenant), id, updated_s"
+                      " FROM preambles p",
+    [FIND_STAMP] = "SELECT counter, writer, deleted_s, kind, row FROM stamps WHERE name = ?1",
+    [PUT_STAMP] = "INSERT OR REPLACE INTO stamps (name, counter, writer, deleted_s, kind, row)"
+                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    [DROP_STAMP] = "DELETE FROM stamps WHERE name = ?1",
+    [LIST_BUCKET] = STAMP_COLUMNS "WHERE name > ?1 AND name <= ?2 ORDER BY name LIMIT ?3",
+    [LIST_SINCE] = STAMP_COLUMNS "WHERE counter > ?1 ORDER BY counter LIMIT ?2",
+    [LIST_STAMPS] = STAMP_COLUMNS,
+    [LIST_DELETIONS] = STAMP_COLUMNS "WHERE deleted_s > 0 AND deleted_s <= ?1 LIMIT ?2",
+    /* SQLite has no exclusive or. */
+    [XOR_DIGEST] = "UPDATE digests SET digest = (digest | ?2) & ~(digest & ?2) WHERE bucket = ?1",
+    [SET_DIGEST] = "UPDATE digests SET digest = ?2 WHERE bucket = ?1",
+    [LIST_DIGESTS] = "SELECT bucket, digest FROM digests",
 
     [COUNT_MATCHES] = "SELECT count(*) FROM words WHERE words MATCH ?1 AND"
                       " rowid BETWEEN ?2 AND ?3",
@@ -198,6 +241,9 @@ enum status catalog_open(struct catalog **out, const char *file, uint64_t max_by
             why);
     else
         buf_why(why, s, "out of memory");
+    hash_random(&c->writer, sizeof c->writer);
+    if (s == OK)
+        s = catalog_stamp_all(c, why);
     if (s != OK) {
         catalog_close(c);
         return s;
@@ -230,7 +276,7 @@ enum status catalog_check(struct catalog *c, struct buf *why)
         return s;
     s = store_run(link, CHECK_WORDS, NULL, 0, why);
     store_rollback(c->store);
-    return s;
+    return s == OK ? catalog_check_digests(c, why) : s;
 }
 
 enum status catalog_finish(struct catalog *c, enum status s, struct buf *why)

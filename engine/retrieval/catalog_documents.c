@@ -41,7 +41,7 @@ static enum status check_embedding(const struct buf *e, struct buf *why)
     return OK;
 }
 
-static enum status check_document(const struct document *d, struct buf *why)
+enum status catalog_check_document(const struct document *d, struct buf *why)
 {
     enum status s = catalog_check_id(d->id, why);
 
@@ -73,21 +73,12 @@ static enum status count_words(struct store_link *link, const struct document *d
     return s == OK ? store_words(link, buf_str(&d->text), d->text.len, count_word, n, why) : s;
 }
 
-/* A document as the catalog has it under a row. */
-struct old_document {
-    int64_t row; /* 0: nothing */
-    uint32_t version;
-    int64_t n_words, created_s, expires_s;
-    struct buf title, text;
-};
-
-static void old_fini(struct old_document *old)
+void catalog_old_fini(struct old_document *old)
 {
     buf_fini(&old->title);
     buf_fini(&old->text);
 }
 
-/* old must be fresh: its buffers are set here. */
 static enum status find_old(struct store_link *link, enum catalog_statement statement,
                             const struct store_value *values, size_t n, struct old_document *old,
                             struct buf *why)
@@ -110,9 +101,23 @@ static enum status find_old(struct store_link *link, enum catalog_statement stat
         old->expires_s = store_get_int(&r, 4);
         if ((s = catalog_read(&r, 5, &old->title, why)) == OK)
             s = catalog_read(&r, 6, &old->text, why);
+        catalog_read_str(&r, 7, old->owner, sizeof old->owner);
+        catalog_read_str(&r, 8, old->id, sizeof old->id);
     }
     store_end(&r);
     return s;
+}
+
+enum status catalog_find_old(struct store_link *link, int64_t tenant, const char *id,
+                             struct old_document *old, struct buf *why)
+{
+    return find_old(link, FIND_OWN, STORE_VALUES(store_int(tenant), store_str(id)), old, why);
+}
+
+enum status catalog_find_old_row(struct store_link *link, int64_t row, struct old_document *old,
+                                 struct buf *why)
+{
+    return find_old(link, FIND_ROW, STORE_VALUES(store_int(row)), old, why);
 }
 
 static enum status drop_words(struct store_link *link, const struct old_document *old,
@@ -160,10 +165,9 @@ static bool same(const struct buf *a, const struct buf *b)
     return a->len == b->len && memcmp(buf_str(a), buf_str(b), a->len) == 0;
 }
 
-/* Write all tables for one document; `old` is what they have. */
-static enum status put_over(struct store_link *link, const struct document *d, int64_t tenant,
-                            const struct old_document *old, struct catalog_change *out,
-                            struct buf *why)
+enum status catalog_put_over(struct store_link *link, const struct document *d, int64_t tenant,
+                             const struct old_document *old, bool is_given,
+                             struct catalog_change *out, struct buf *why)
 {
     int64_t now = catalog_now_s(), n_words = 0;
     bool is_in_file = old->row != 0;
@@ -173,7 +177,8 @@ static enum status put_over(struct store_link *link, const struct document *d, i
     out->row = old->row;
     out->is_new = !is_in_file || (old->expires_s > 0 && old->expires_s <= now);
     out->is_text_changed = is_text_new || out->is_new;
-    out->version = old->version + (is_text_new ? 1 : 0);
+    out->version = is_given ? d->version : old->version + (is_text_new ? 1 : 0);
+    int64_t created = is_given ? d->created_s : out->is_new ? now : old->created_s;
     if (!is_in_file)
         s = store_run_int(link, NEXT_ROW, STORE_VALUES(store_int(tenant)), &out->row, why);
     if (s == OK && !is_in_file && (out->row & UINT32_MAX) == 0)
@@ -188,8 +193,8 @@ static enum status put_over(struct store_link *link, const struct document *d, i
                                    store_text(d->title.data, d->title.len),
                                    store_text(d->metadata.data, d->metadata.len),
                                    store_int(d->is_pinned), store_int(d->prefill),
-                                   store_int(out->version),
-                                   store_int(out->is_new ? now : old->created_s), store_int(now),
+                                   store_int(out->version), store_int(created),
+                                   store_int(is_given ? d->updated_s : now),
                                    store_int(d->expires_s), store_int(n_words)),
                       why);
     if (s == OK && is_text_new)
@@ -210,22 +215,24 @@ enum status catalog_put(struct catalog *c, const struct document *d, struct cata
     struct old_document old;
     struct store_link *link;
     int64_t tenant;
-    enum status s = check_document(d, why);
+    enum status s = catalog_check_document(d, why);
 
     if (s != OK || (s = store_begin(c->store, &link, why)) != OK)
         return s;
     if ((s = catalog_add_tenant(link, d->tenant, &tenant, why)) == OK) {
-        s = find_old(link, FIND_OWN, STORE_VALUES(store_int(tenant), store_str(d->id)), &old, why);
+        s = catalog_find_old(link, tenant, d->id, &old, why);
         if (s == OK)
-            s = put_over(link, d, tenant, &old, out, why);
-        old_fini(&old);
+            s = catalog_put_over(link, d, tenant, &old, false, out, why);
+        catalog_old_fini(&old);
     }
+    if (s == OK)
+        s = catalog_stamp_change(c, link, CATALOG_DOCUMENT, d->tenant, d->id, out->row, why);
     return catalog_finish(c, s, why);
 }
 
 /* --- deletes --- */
 
-static enum status drop(struct store_link *link, const struct old_document *old, struct buf *why)
+enum status catalog_drop(struct store_link *link, const struct old_document *old, struct buf *why)
 {
     struct store_value row = store_int(old->row);
     enum status s = drop_words(link, old, why);
@@ -260,7 +267,7 @@ static enum status find_own(struct store_link *link, const char *tenant, const c
 
     memset(old, 0, sizeof *old);
     if (s == OK)
-        s = find_old(link, FIND_OWN, STORE_VALUES(store_int(no), store_str(id)), old, why);
+        s = catalog_find_old(link, no, id, old, why);
     if (s == OK && (old->row == 0 || (old->expires_s > 0 && old->expires_s <= catalog_now_s())))
         return no_document(id, why);
     return s;
@@ -276,9 +283,11 @@ enum status catalog_delete(struct catalog *c, const char *tenant, const char *id
     if (s != OK)
         return s;
     if ((s = find_own(link, tenant, id, &old, why)) == OK)
-        s = drop(link, &old, why);
+        s = catalog_drop(link, &old, why);
+    if (s == OK)
+        s = catalog_stamp_change(c, link, CATALOG_DOCUMENT, tenant, id, 0, why);
     *row = old.row;
-    old_fini(&old);
+    catalog_old_fini(&old);
     return catalog_finish(c, s, why);
 }
 
@@ -299,7 +308,9 @@ enum status catalog_set(struct catalog *c, const char *tenant, const char *id,
     if (s == OK && expires_s)
         s = store_run(link, SET_EXPIRY, STORE_VALUES(store_int(old.row), store_int(*expires_s)),
                       why);
-    old_fini(&old);
+    if (s == OK)
+        s = catalog_stamp_change(c, link, CATALOG_DOCUMENT, tenant, id, old.row, why);
+    catalog_old_fini(&old);
     return catalog_finish(c, s, why);
 }
 
@@ -320,14 +331,17 @@ static enum status list_expired(struct store_link *link, int64_t now_s, uint32_t
     return s;
 }
 
-static enum status drop_row(struct store_link *link, int64_t row, struct buf *why)
+static enum status drop_expired(struct catalog *c, struct store_link *link, int64_t row,
+                                struct buf *why)
 {
     struct old_document old;
-    enum status s = find_old(link, FIND_ROW, STORE_VALUES(store_int(row)), &old, why);
+    enum status s = catalog_find_old_row(link, row, &old, why);
 
     if (s == OK && old.row != 0)
-        s = drop(link, &old, why);
-    old_fini(&old);
+        s = catalog_drop(link, &old, why);
+    if (s == OK && old.row != 0)
+        s = catalog_stamp_expired(c, link, &old, why);
+    catalog_old_fini(&old);
     return s;
 }
 
@@ -344,7 +358,7 @@ enum status catalog_sweep(struct catalog *c, int64_t now_s, uint32_t limit, int6
         return s;
     s = list_expired(link, now_s, limit, rows, n, why); /* others may have changed the list */
     for (uint32_t i = 0; s == OK && i < *n; i++)
-        s = drop_row(link, rows[i], why);
+        s = drop_expired(c, link, rows[i], why);
     s = catalog_finish(c, s, why);
     if (s != OK)
         *n = 0;

@@ -1,6 +1,8 @@
 /* catalog_preambles.c - registered preambles. */
 #include "engine/retrieval/catalog_inner.h"
 
+#include <stdio.h>
+
 void preamble_record_init(struct preamble_record *p)
 {
     memset(p, 0, sizeof *p);
@@ -15,6 +17,7 @@ void preamble_record_fini(struct preamble_record *p)
 struct old_preamble {
     int64_t row; /* 0: nothing */
     uint32_t version;
+    int64_t created_s;
     bool is_same;
 };
 
@@ -34,45 +37,59 @@ static enum status find_old(struct store_link *link, int64_t tenant,
         return s;
     if ((s = store_next(&r, &has_row, why)) == OK && has_row)
         *old = (struct old_preamble){store_get_int(&r, 0), (uint32_t)store_get_int(&r, 1),
-                                     store_get_int(&r, 2) != 0};
+                                     store_get_int(&r, 2), store_get_int(&r, 3) != 0};
     store_end(&r);
     return s;
 }
 
-static enum status put_in(struct store_link *link, const struct preamble_record *p, bool *is_new,
-                          struct buf *why)
+enum status catalog_check_preamble(const struct preamble_record *p, struct buf *why)
 {
-    struct old_preamble old;
-    int64_t tenant;
-    enum status s = catalog_add_tenant(link, p->tenant, &tenant, why);
+    enum status s = catalog_check_id(p->id, why);
+
+    return s == OK ? catalog_check_object("body", &p->body, DOCUMENT_TEXT_BYTES_MAX, why) : s;
+}
+
+enum status catalog_put_preamble_in(struct store_link *link, const struct preamble_record *p,
+                                    bool is_given, int64_t *row, bool *is_new, struct buf *why)
+{
     struct store_value body = store_text(p->body.data, p->body.len);
-    struct store_value now = store_int(catalog_now_s());
+    int64_t now = catalog_now_s(), tenant;
+    struct old_preamble old;
+    enum status s = catalog_add_tenant(link, p->tenant, &tenant, why);
 
     if (s == OK)
         s = find_old(link, tenant, p, &old, why);
     if (s != OK)
         return s;
     *is_new = old.row == 0;
+    *row = old.row;
+    struct store_value version = store_int(is_given      ? p->version
+                                           : old.is_same ? old.version
+                                                         : (int64_t)old.version + 1);
+    struct store_value created = store_int(is_given ? p->created_s : *is_new ? now : old.created_s);
+    struct store_value updated = store_int(is_given ? p->updated_s : now);
     if (*is_new)
-        return store_run(link, ADD_PREAMBLE,
-                         STORE_VALUES(store_int(tenant), store_str(p->id), body, now), why);
-    return store_run(
-        link, CHANGE_PREAMBLE,
-        STORE_VALUES(store_int(old.row), body, store_int(old.version + (old.is_same ? 0 : 1)), now),
-        why);
+        return store_run_int(
+            link, ADD_PREAMBLE,
+            STORE_VALUES(store_int(tenant), store_str(p->id), body, version, created, updated), row,
+            why);
+    return store_run(link, CHANGE_PREAMBLE,
+                     STORE_VALUES(store_int(old.row), body, version, created, updated), why);
 }
 
 enum status catalog_put_preamble(struct catalog *c, const struct preamble_record *p, bool *is_new,
                                  struct buf *why)
 {
     struct store_link *link;
-    enum status s = catalog_check_id(p->id, why);
+    int64_t row = 0;
+    enum status s = catalog_check_preamble(p, why);
 
-    if (s == OK)
-        s = catalog_check_object("body", &p->body, DOCUMENT_TEXT_BYTES_MAX, why);
     if (s != OK || (s = store_begin(c->store, &link, why)) != OK)
         return s;
-    return catalog_finish(c, put_in(link, p, is_new, why), why);
+    s = catalog_put_preamble_in(link, p, false, &row, is_new, why);
+    if (s == OK)
+        s = catalog_stamp_change(c, link, CATALOG_PREAMBLE, p->tenant, p->id, row, why);
+    return catalog_finish(c, s, why);
 }
 
 static enum status read_preamble(const struct store_rows *r, struct preamble_record *out,
@@ -111,19 +128,41 @@ enum status catalog_get_preamble(struct catalog *c, const char *tenant, const ch
     return s == OK && !has_row ? no_preamble(id, why) : s;
 }
 
+enum status catalog_read_preamble_row(struct store_link *link, int64_t row,
+                                      struct preamble_record *out, bool *found, struct buf *why)
+{
+    struct store_rows r;
+    enum status s = store_query(&r, link, GET_PREAMBLE_ROW, STORE_VALUES(store_int(row)), why);
+
+    *found = false;
+    if (s != OK)
+        return s;
+    if ((s = store_next(&r, found, why)) == OK && *found)
+        s = read_preamble(&r, out, why);
+    store_end(&r);
+    return s;
+}
+
 enum status catalog_delete_preamble(struct catalog *c, const char *tenant, const char *id,
                                     struct buf *why)
 {
+    struct preamble_record p = {0};
+    struct old_preamble old = {0};
     struct store_link *link;
     int64_t no;
     enum status s = store_begin(c->store, &link, why);
 
     if (s != OK)
         return s;
+    snprintf(p.id, sizeof p.id, "%s", id);
     if ((s = catalog_find_tenant(link, tenant, &no, why)) == OK)
-        s = store_run(link, DROP_PREAMBLE, STORE_VALUES(store_int(no), store_str(id)), why);
-    if (s == OK && store_n_changed(link) == 0)
+        s = find_old(link, no, &p, &old, why);
+    if (s == OK && old.row == 0)
         s = no_preamble(id, why);
+    if (s == OK)
+        s = store_run(link, DROP_PREAMBLE, STORE_VALUES(store_int(old.row)), why);
+    if (s == OK)
+        s = catalog_stamp_change(c, link, CATALOG_PREAMBLE, tenant, id, 0, why);
     return catalog_finish(c, s, why);
 }
 

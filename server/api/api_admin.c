@@ -160,10 +160,17 @@ static void write_pool(struct writer *w, const struct server *srv, const struct 
     write_format(w,
                  ",\"pulled_blocks\":%" PRIu64 ",\"pulled_bytes\":%" PRIu64
                  ",\"read_bytes_per_s\":%.0f,\"reads_failed\":%" PRIu64 ",\"lent_blocks\":%" PRIu64
-                 ",\"lent_bytes\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"handed_over\":%" PRIu64 "}",
+                 ",\"lent_bytes\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"handed_over\":%" PRIu64,
                  s->n_pulled_blocks, s->n_pulled_bytes, s->read_bytes_per_s,
-                 s->n_reads_failed + s->n_timeouts + s->n_corrupt, s->n_lent_blocks,
+                 s->n_reads_lost + s->n_reads_timed_out + s->n_reads_corrupt, s->n_lent_blocks,
                  s->n_lent_bytes, s->n_refused, s->n_handed_over);
+    write_format(w,
+                 ",\"queries\":%" PRIu64 ",\"queries_failed\":%" PRIu64 ",\"query_bytes\":%" PRIu64
+                 ",\"attended_rows\":%" PRIu64 ",\"sequences\":{",
+                 s->n_queries, s->n_queries_failed, s->n_query_bytes, s->n_attended_rows);
+    for (enum cache_way way = 0; way < CACHE_N_WAYS; way++)
+        write_format(w, "%s\"%s\":%" PRIu64, way ? "," : "", cache_way_name(way), c->n_ways[way]);
+    write_puts(w, "}}");
 }
 
 static void write_span(struct writer *w, const struct cache_span *s, uint32_t n_tiers)

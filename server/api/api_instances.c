@@ -47,6 +47,7 @@ static void write_instance(struct writer *w, const struct directory_instance *i,
                  "\"fingerprint\":\"%s\"",
                  i->n_blocks, i->n_free_blocks, i->n_running, i->n_waiting, fingerprint);
     write_text(w, "version", i->version);
+    write_text(w, "documents", i->documents);
     write_puts(w, "}");
 }
 

@@ -28,7 +28,10 @@ static void sweep(struct librarian *l)
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    enum status s = catalog_sweep(catalog_of(l), unix_s(), N_EXPIRED_A_TURN, rows, &n, &why);
+    /* An expired document is hidden at once. Its deletion is written later in a pool, so that a
+     * clock that is ahead by less does not delete for the others. */
+    int64_t now_s = unix_s() - (l->follow ? CATALOG_EXPIRY_GRACE_S : 0);
+    enum status s = catalog_sweep(catalog_of(l), now_s, N_EXPIRED_A_TURN, rows, &n, &why);
     if (s != OK)
         librarian_warn("delete expired documents", &why, s);
     for (uint32_t i = 0; i < n; i++) {
@@ -77,6 +80,7 @@ static void tick(struct librarian *l)
         librarian_write_notes(l);
     librarian_erase_again(l, now_ns);
     sweep(l);
+    librarian_forget_deletions(l, now_ns);
     if (preambles_have_date(l->srv->preambles) && l->day != unix_s() / 86400)
         atomic_store(&l->looks_again, true);
     if (now_ns - l->checked_ns < CHECK_NS)
@@ -125,6 +129,8 @@ static void *librarian_main(void *arg)
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     while (!atomic_load(&l->stopping)) {
         wait_for_work(l);
+        if (!atomic_load(&l->stopping))
+            librarian_follow(l);
         if (catalog_of(l) && !atomic_load(&l->stopping))
             work(l);
     }
@@ -164,6 +170,10 @@ enum status librarian_create(struct librarian **out, const struct server *srv)
 
 enum status librarian_start(struct librarian *l)
 {
+    enum status s = librarian_follow_begin(l);
+
+    if (s != OK)
+        return s;
     l->runs = pthread_create(&l->thread, NULL, librarian_main, l) == 0;
     return l->runs ? OK : ERR_NOMEM;
 }
@@ -175,6 +185,7 @@ void librarian_stop(struct librarian *l)
     if (l->runs)
         pthread_join(l->thread, NULL);
     l->runs = false;
+    librarian_follow_end(l);
 }
 
 void librarian_destroy(struct librarian *l)

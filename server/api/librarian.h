@@ -6,7 +6,8 @@
  *   - erases the KV of deleted and replaced documents from every tier. A request that was running
  *     meanwhile may leave such KV behind, so each key is erased once more a minute later,
  *   - prefills documents with `prefill` "now" or a pin as the first document behind each preamble
- *     that their tenant sees (warm.h says when), by requests of class SCHED_BACKGROUND.
+ *     that their tenant sees (warm.h says when), by requests of class SCHED_BACKGROUND,
+ *   - makes the catalogs of a pool's instances equal: librarian_follow.c.
  *
  * A prefill is the prompt of a chat whose system message is the preamble, cut behind the document:
  * a later chat that begins alike finds this KV. Documents of a tenant are prefilled behind its own
@@ -25,6 +26,7 @@
 #include <stdint.h>
 
 #include "cache/cache.h"
+#include "engine/retrieval/catalog_records.h"
 #include "engine/retrieval/retrieval.h"
 
 struct librarian;
@@ -56,6 +58,8 @@ void librarian_changed(struct librarian *l, int64_t row);
 void librarian_erase(struct librarian *l);
 /* Preambles or keys have changed: look through all documents again. */
 void librarian_look_again(struct librarian *l);
+/* The catalog has changed: the other instances are told soon. */
+void librarian_tell(struct librarian *l);
 void librarian_note(struct librarian *l, const struct library_place *places, uint32_t n);
 
 /* Prefills of one version of a document. */
@@ -72,6 +76,10 @@ struct librarian_stats {
     uint64_t n_refilled;                      /* of those, after an eviction */
     uint64_t n_erased_blocks, n_expired;
     uint64_t n_notes, n_notes_dropped;
+    /* With a pool. */
+    uint64_t n_records_applied, n_records_sent, n_records_refused;
+    uint32_t n_peers_differ;      /* whose catalog was another one when they were last heard */
+    double follow_lag_s;          /* for how long the first of these has differed */
     struct catalog_stats catalog; /* of about a second ago */
 };
 void librarian_stats(struct librarian *l, struct librarian_stats *out);

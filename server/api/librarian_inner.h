@@ -3,6 +3,7 @@
  *   librarian_paths.c    writes uses and paths, erases the KV of deleted documents
  *   librarian_scan.c     finds the documents that are to be warm, and the preambles before them
  *   librarian_prefill.c  the prefills in flight
+ *   librarian_follow.c   documents and preambles of other instances
  *   librarian.c          the thread, and what other threads call
  *
  * Owns    nothing.
@@ -66,7 +67,7 @@ struct librarian {
     /* Any thread. */
     struct ring notes;   /* of struct note * */
     struct ring changed; /* of rows */
-    atomic_bool looks_again, erases;
+    atomic_bool looks_again, erases, tells;
     _Atomic uint64_t n_notes, n_dropped;
 
     /* Under lock; the librarian alone writes `warm`. */
@@ -94,7 +95,8 @@ struct librarian {
         uint64_t key;
         int64_t s;
     } recent[N_RECENT];
-    uint64_t ticked_ns, checked_ns;
+    uint64_t ticked_ns, checked_ns, deletions_ns;
+    struct follow *follow; /* NULL: no pool. Constant while the thread runs */
 };
 
 static inline int64_t unix_s(void)
@@ -118,6 +120,8 @@ static inline void librarian_warn(const char *what, const struct buf *why, enum 
 
 /* Erase the span; with `again`, once more a minute later. */
 void librarian_erase_span(struct librarian *l, const struct kv_key *key, bool again);
+/* Another instance has erased this key. */
+void librarian_erase_told(struct librarian *l, const struct kv_key *key);
 /* Erase what the catalog gives away, and what is due to be erased once more. */
 void librarian_erase_taken(struct librarian *l);
 void librarian_erase_again(struct librarian *l, uint64_t now_ns);
@@ -135,6 +139,15 @@ void librarian_scan(struct librarian *l);
 void librarian_refresh_row(struct librarian *l, int64_t row);
 void librarian_refresh_changed(struct librarian *l);
 void librarian_forget_before(struct librarian *l);
+
+/* --- librarian_follow.c --- */
+
+NODISCARD enum status librarian_follow_begin(struct librarian *l);
+void librarian_follow_end(struct librarian *l);
+void librarian_follow(struct librarian *l);
+/* The others are to erase this key, too. */
+void librarian_follow_erased(struct librarian *l, const struct kv_key *key);
+void librarian_forget_deletions(struct librarian *l, uint64_t now_ns);
 
 /* --- librarian_prefill.c --- */
 

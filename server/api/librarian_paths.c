@@ -17,7 +17,7 @@
 
 /* Erase the span, and note the key to be erased once more: a request that runs now may leave the
  * same KV behind. */
-void librarian_erase_span(struct librarian *l, const struct kv_key *key, bool again)
+static void erase_here(struct librarian *l, const struct kv_key *key, bool again)
 {
     uint32_t n = 0;
     enum status s = engine_cache_erase(l->srv->engine, key, &n);
@@ -30,6 +30,12 @@ void librarian_erase_span(struct librarian *l, const struct kv_key *key, bool ag
     uint32_t at = (l->at_again + l->n_again++) % N_AGAIN;
     l->again[at].key = *key;
     l->again[at].at_ns = clock_now_ns() + AGAIN_NS;
+}
+
+void librarian_erase_span(struct librarian *l, const struct kv_key *key, bool again)
+{
+    erase_here(l, key, again);
+    librarian_follow_erased(l, key);
 }
 
 static void erase_path(struct librarian *l, const struct document_path *p)
@@ -70,6 +76,12 @@ static bool is_used(struct librarian *l, const struct kv_key *key)
     bool is_used = catalog_find_path(catalog_of(l), key->bytes, &d) == OK;
     document_fini(&d);
     return is_used;
+}
+
+void librarian_erase_told(struct librarian *l, const struct kv_key *key)
+{
+    if (!is_used(l, key))
+        erase_here(l, key, true);
 }
 
 void librarian_erase_again(struct librarian *l, uint64_t now_ns)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/embedder.h"
@@ -21,6 +22,7 @@
 #define DIR_NAME "documents"
 #define FILE_NAME "catalog.db"
 #define INDEX_NAME "index"
+#define KEY_WORDS "tarn pool catalog"
 #define N_IMPORTS_MAX 4
 #define CLOSE_POLL_NS UINT64_C(5000000)
 
@@ -80,6 +82,18 @@ static const char *make_dir(const struct library *l)
                        : cache_dir_open(path, l->srv->config->cache_dir, DIR_NAME);
 }
 
+/* The digests by which instances compare their catalogs cannot be computed by their clients. */
+static enum status set_key(struct library *l, struct buf *why)
+{
+    uint8_t key[CATALOG_KEY_BYTES] = {0};
+    const struct config *c = l->srv->config;
+
+    if (config_has_pool(c))
+        hash_blake2b(key, sizeof key, KEY_WORDS, sizeof KEY_WORDS, c->pool_scope,
+                     sizeof c->pool_scope);
+    return catalog_set_key(l->parts.catalog, key, why);
+}
+
 /* Under lock. */
 static enum status open_files(struct library *l, struct buf *why)
 {
@@ -91,8 +105,10 @@ static enum status open_files(struct library *l, struct buf *why)
     enum status s = catalog_open(&l->parts.catalog, l->file, l->srv->config->documents_bytes, why);
     if (s != OK)
         return s;
+    s = set_key(l, why);
     const struct retrieval_config config = {.catalog = l->parts.catalog, .dir = l->index};
-    s = retrieval_open(&l->parts.retrieval, &config, why);
+    if (s == OK)
+        s = retrieval_open(&l->parts.retrieval, &config, why);
     if (s == OK)
         s = catalog_list_preambles(l->parts.catalog, "", add_preamble, &adding, why);
     if (s == OK && (s = librarian_give(l->librarian, l->parts.catalog, l->parts.retrieval)) != OK)
@@ -290,6 +306,15 @@ void library_entered(struct library *l, const struct document *d,
     /* An import of lazy documents leaves the librarian nothing to do. */
     if (!change->is_new || d->is_pinned || d->prefill == DOCUMENT_PREFILL_NOW)
         librarian_changed(l->librarian, change->row);
+    librarian_tell(l->librarian);
+}
+
+/* A document is gone from the catalog, or its row is. */
+static void forget_row(struct library *l, const char *tenant, int64_t row)
+{
+    retrieval_remove(l->parts.retrieval, tenant, row);
+    librarian_changed(l->librarian, row);
+    librarian_erase(l->librarian);
 }
 
 enum status library_delete(struct library *l, const char *tenant, const char *id, struct buf *why)
@@ -297,12 +322,51 @@ enum status library_delete(struct library *l, const char *tenant, const char *id
     int64_t row;
     enum status s = catalog_delete(l->parts.catalog, tenant, id, &row, why);
 
-    if (s != OK)
-        return s;
-    retrieval_remove(l->parts.retrieval, tenant, row);
-    librarian_changed(l->librarian, row);
-    librarian_erase(l->librarian);
-    return OK;
+    if (s == OK)
+        forget_row(l, tenant, row);
+    return s;
+}
+
+/* A public preamble is what the catalog has now: a client may have changed it since. */
+static void refresh_preamble(struct library *l, const char *owner, const char *id)
+{
+    struct adding adding = {.srv = l->srv};
+    struct preamble_record p;
+
+    preamble_record_init(&p);
+    pthread_mutex_lock(&l->lock);
+    enum status s = catalog_get_preamble(l->parts.catalog, owner, id, &p, NULL);
+    if (!owner[0] && s == OK)
+        add_preamble(&adding, &p);
+    else if (!owner[0] && s == ERR_NOT_FOUND)
+        preambles_remove(l->srv->preambles, id);
+    pthread_mutex_unlock(&l->lock);
+    preamble_record_fini(&p);
+    librarian_look_again(l->librarian);
+}
+
+void library_followed(struct library *l, const struct catalog_applied *a)
+{
+    struct document d;
+
+    if (!a->id[0])
+        return; /* the catalog did not have what was deleted */
+    if (a->kind == CATALOG_PREAMBLE) {
+        refresh_preamble(l, a->owner, a->id);
+        return;
+    }
+    if (a->dropped_row)
+        forget_row(l, a->owner, a->dropped_row);
+    if (a->is_deletion) {
+        forget_row(l, a->owner, a->row);
+        return;
+    }
+    document_init(&d);
+    if (catalog_get_row(l->parts.catalog, a->row, &d, NULL) == OK)
+        library_entered(l, &d, &a->change);
+    else
+        librarian_changed(l->librarian, a->row); /* expired */
+    document_fini(&d);
 }
 
 void library_changed(struct library *l, int64_t row)

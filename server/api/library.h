@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
+#include "engine/retrieval/catalog_records.h"
 #include "engine/retrieval/retrieval.h"
 #include "server/api/librarian.h"
 
@@ -59,6 +60,8 @@ void library_entered(struct library *l, const struct document *d,
 /* Delete the tenant's own document ("": a public one). Its KV is erased soon after. */
 NODISCARD enum status library_delete(struct library *l, const char *tenant, const char *id,
                                      struct buf *why);
+/* The catalog has taken a change over from another instance of the pool. */
+void library_followed(struct library *l, const struct catalog_applied *applied);
 /* Pin or prefill of a document has changed. */
 void library_changed(struct library *l, int64_t row);
 /* The librarian's work for a version of a document. */

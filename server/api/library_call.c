@@ -35,8 +35,9 @@ bool library_call_begin(struct library_call *c, struct server *srv, struct http_
 
 void library_name_bound(enum status s, struct buf *why)
 {
-    if (s == ERR_FULL && buf_puts(why, " (the maximum of the file is --documents-bytes)") != OK)
-        return; /* the words are full without it */
+    if (s == ERR_FULL)
+        s = buf_puts(why, " (the maximum of the file is --documents-bytes)");
+    (void)s; /* where the words have no room for the flag's name, they go without it */
 }
 
 void library_call_reply(struct library_call *c, enum status s)

@@ -370,10 +370,11 @@ static void write_scheduling(struct page *p, const struct engine_stats *st)
                s->starvation_s);
     /* vllm:num_preemptions_total, divided by the resource that the preempted request gave up. */
     page_head(p, "tarn:preemptions_total", "counter",
-              "Running requests put back, by what others needed: a place or KV memory.");
+              "Running requests put back: others needed a place or KV memory, or a query failed.");
     page_sample(p, "tarn:preemptions_total", ",reason=\"place\"", (double)s->n_preempted_for_place);
     page_sample(p, "tarn:preemptions_total", ",reason=\"memory\"",
                 (double)s->n_preempted_for_memory);
+    page_sample(p, "tarn:preemptions_total", ",reason=\"query\"", (double)st->n_query_preemptions);
     page_counter(p, "tarn:starvation_boosts_total", "Times that a request went first for its wait.",
                  s->n_starving);
     page_counter(p, "tarn:demotions_total", "Times that a request sank to a lower level.",

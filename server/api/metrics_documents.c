@@ -2,6 +2,7 @@
 #include "server/api/exposition.h"
 #include "server/api/library.h"
 #include "server/api/metrics.h"
+#include "server/config.h"
 #include "server/server.h"
 
 static void write_catalog(struct page *p, const struct catalog_stats *c)
@@ -45,6 +46,23 @@ static void write_librarian(struct page *p, const struct librarian_stats *l)
                  "Of those, not counted because the queue was full.", l->n_notes_dropped);
 }
 
+static void write_followed(struct page *p, const struct librarian_stats *l)
+{
+    page_counter(p, "tarn:documents_followed_total",
+                 "Changes of documents and preambles taken over from other instances.",
+                 l->n_records_applied);
+    page_counter(p, "tarn:documents_sent_total", "Such changes sent to other instances.",
+                 l->n_records_sent);
+    page_counter(p, "tarn:documents_refused_total",
+                 "Messages and changes of other instances that were refused.",
+                 l->n_records_refused);
+    page_gauge(p, "tarn:documents_peers_that_differ",
+               "Other instances whose documents and preambles are not those of this one.",
+               l->n_peers_differ);
+    page_gauge(p, "tarn:documents_lag_seconds", "For how long the first of these has differed.",
+               l->follow_lag_s);
+}
+
 void metrics_write_documents(struct page *p, const struct server *srv)
 {
     struct library_stats st;
@@ -53,4 +71,6 @@ void metrics_write_documents(struct page *p, const struct server *srv)
     write_catalog(p, &st.catalog);
     write_prefills(p, &st.librarian);
     write_librarian(p, &st.librarian);
+    if (config_has_pool(srv->config))
+        write_followed(p, &st.librarian);
 }

@@ -1,4 +1,5 @@
-/* metrics_pool.c - metrics of the pool of instances: the directory, what was pulled and lent. */
+/* metrics_pool.c - metrics of the pool of instances: the directory, what was pulled, queried and
+ * lent. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -26,6 +27,13 @@ static void write_directory(struct page *p, const struct pool_stats *s)
     page_counter(p, "tarn:pool_events_lost_total",
                  "Times that all segments were announced again because a queue was full.",
                  s->n_events_lost);
+    page_head(
+        p, "tarn:pool_notes_total", "counter",
+        "Messages about documents to and from other instances; dropped: there was no room, or "
+        "the other one was away.");
+    page_sample(p, "tarn:pool_notes_total", ",result=\"sent\"", (double)s->n_notes_sent);
+    page_sample(p, "tarn:pool_notes_total", ",result=\"received\"", (double)s->n_notes_received);
+    page_sample(p, "tarn:pool_notes_total", ",result=\"dropped\"", (double)s->n_notes_dropped);
 }
 
 static void write_members(struct page *p, const struct pool_stats *s)
@@ -52,9 +60,9 @@ static void write_pulls(struct page *p, const struct pool_stats *s,
                 {",result=\"not_found\"", s->n_lookups > s->n_found + s->n_lookup_timeouts
                                               ? s->n_lookups - s->n_found - s->n_lookup_timeouts
                                               : 0}},
-      fails[] = {{",why=\"lost\"", s->n_reads_failed},
-                 {",why=\"timeout\"", s->n_timeouts},
-                 {",why=\"corrupt\"", s->n_corrupt}};
+      fails[] = {{",why=\"lost\"", s->n_reads_lost},
+                 {",why=\"timeout\"", s->n_reads_timed_out},
+                 {",why=\"corrupt\"", s->n_reads_corrupt}};
 
     page_head(p, lookups, "counter", "Lookups of KV on other instances, by result.");
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
@@ -74,10 +82,38 @@ static void write_pulls(struct page *p, const struct pool_stats *s,
     page_head(p, reads, "counter", "Reads from other instances that failed: computed again.");
     for (size_t i = 0; i < ARRAY_SIZE(fails); i++)
         page_sample(p, reads, fails[i].labels, (double)fails[i].n);
+    page_counter(p, "tarn:pool_peer_timeouts_total",
+                 "Questions that another instance did not answer in time.", s->n_peer_timeouts);
     page_gauge(p, "tarn:pool_read_latency_seconds",
                "Moving mean of the time before a read's first byte.", s->read_latency_s);
     page_gauge(p, "tarn:pool_read_bytes_per_second", "Moving mean of what reads achieve; 0: none.",
                s->read_bytes_per_s);
+}
+
+static void write_queries(struct page *p, const struct cache_stats *c)
+{
+    static const char name[] = "tarn:pool_sequences_total";
+    const struct pool_stats *s = &c->pool;
+    char labels[32];
+
+    page_head(p, name, "counter",
+              "Sequences for which another instance had KV, by what was done with it.");
+    for (enum cache_way w = 0; w < CACHE_N_WAYS; w++) {
+        snprintf(labels, sizeof labels, ",way=\"%s\"", cache_way_name(w));
+        page_sample(p, name, labels, (double)c->n_ways[w]);
+    }
+    page_counter(p, "tarn:pool_queries_total",
+                 "Queries to KV on other instances, one per layer and piece of a sequence.",
+                 s->n_queries);
+    page_counter(p, "tarn:pool_queries_failed_total", "Of those, queries that got no answer.",
+                 s->n_queries_failed);
+    page_counter(p, "tarn:pool_query_bytes_total", "Queries sent and tiles received.",
+                 s->n_query_bytes);
+    page_gauge(p, "tarn:pool_query_seconds",
+               "Moving mean of the time that the answer to a query takes.", s->query_s);
+    page_counter(p, "tarn:pool_attended_total", "Queries answered for other instances.",
+                 s->n_attended);
+    page_counter(p, "tarn:pool_attended_rows_total", "Rows of those queries.", s->n_attended_rows);
 }
 
 static void write_lending(struct page *p, const struct pool_stats *s)
@@ -87,6 +123,9 @@ static void write_lending(struct page *p, const struct pool_stats *s)
     page_counter(p, "tarn:pool_lent_blocks_total", "KV blocks sent to other instances.",
                  s->n_lent_blocks);
     page_counter(p, "tarn:pool_lent_bytes_total", "KV sent to other instances.", s->n_lent_bytes);
+    page_counter(p, "tarn:pool_lease_timeouts_total",
+                 "Lent prefixes that the other instance did not give back in time.",
+                 s->n_lease_timeouts);
     page_counter(p, "tarn:pool_offered_total",
                  "Prefixes offered to other instances before this one ends.", s->n_offered);
     page_counter(p, "tarn:pool_handed_over_total", "Of those, prefixes that another one took.",
@@ -98,5 +137,6 @@ void metrics_write_pool(struct page *p, const struct cache_stats *c)
     write_directory(p, &c->pool);
     write_members(p, &c->pool);
     write_pulls(p, &c->pool, &c->tier[CACHE_REMOTE]);
+    write_queries(p, c);
     write_lending(p, &c->pool);
 }

@@ -135,6 +135,61 @@ static void a_preempted_sequence_holds_nothing_and_comes_back(void **state)
     close_all();
 }
 
+/* Begin a step in which sequence `lost` loses a query, and the others run. */
+static void step_that_loses(uint32_t lost)
+{
+    uint32_t n = lineup_begin(&lineup, now_ns);
+
+    now_ns += STEP_NS;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = lineup.items[i].slot;
+        struct sched_seq q = scheduler_seq(lineup.scheduler, slot);
+        bool got = q.n_computed + lineup.items[i].n_tokens == q.n_known;
+
+        if (slot == lost) {
+            lineup_lost(&lineup, i, now_ns);
+            continue;
+        }
+        lineup_ran(&lineup, i, got, STEP_NS, now_ns);
+        if (got)
+            cache_seq_extend(lineup.seqs[slot].kv, 500 + slot);
+    }
+    lineup_check(&lineup);
+    cache_check(cache);
+}
+
+static void a_sequence_that_lost_its_step_waits_and_computes_it_again(void **state)
+{
+    (void)state;
+    open_all(20, 2);
+    submit(0, "A", 0);
+    submit(1, "BC", 0);
+    while (counts(0).n_computed < 34 || counts(1).n_computed < 67)
+        assert_int_equal(step() > 0, 1);
+    uint32_t known = counts(0).n_known, computed = counts(1).n_computed;
+    step_that_loses(0);
+    assert_true(counts(0).waits && counts(0).n_computed == 0 && counts(0).n_known == known);
+    assert_true(!counts(1).waits && counts(1).n_computed == computed + 1);
+    assert_int_equal(step(), 2);
+    assert_true(!counts(0).waits && counts(0).n_known == known + 1);
+    for (uint32_t i = 0; i < lineup.n_items; i++)
+        if (lineup.items[i].slot == 0)
+            assert_true(lineup.items[i].admit && !lineup.items[i].is_first);
+    close_all();
+}
+
+static void a_prompt_that_lost_its_first_chunk_is_admitted_again(void **state)
+{
+    (void)state;
+    open_all(20, 1);
+    submit(0, "ABC", 0);
+    step_that_loses(0);
+    assert_true(counts(0).waits && counts(0).n_computed == 0);
+    assert_int_equal(step(), 1);
+    assert_int_equal(counts(0).n_computed, 64);
+    close_all();
+}
+
 static void a_plan_made_ahead_is_used_unless_somebody_came(void **state)
 {
     (void)state;
@@ -157,6 +212,8 @@ int main(void)
         cmocka_unit_test(a_prompt_is_computed_in_chunks_and_then_decoded),
         cmocka_unit_test(what_is_cached_is_attached_and_counted),
         cmocka_unit_test(a_preempted_sequence_holds_nothing_and_comes_back),
+        cmocka_unit_test(a_sequence_that_lost_its_step_waits_and_computes_it_again),
+        cmocka_unit_test(a_prompt_that_lost_its_first_chunk_is_admitted_again),
         cmocka_unit_test(a_plan_made_ahead_is_used_unless_somebody_came),
     };
 

@@ -643,6 +643,8 @@ static void fill_pool(struct cache_stats *c)
                                                       .saved_s = 205.5,
                                                       .lost_s = 206.5,
                                                       .order = ""};
+    for (uint32_t w = 0; w < CACHE_N_WAYS; w++)
+        c->n_ways[w] = 240 + w;
     c->pool = (struct pool_stats){.directory = {.is_up = true,
                                                 .n_connects = 207,
                                                 .n_timeouts = 208,
@@ -662,9 +664,17 @@ static void fill_pool(struct cache_stats *c)
                                   .n_pulled_bytes = 220,
                                   .n_lent_blocks = 221,
                                   .n_lent_bytes = 222,
-                                  .n_reads_failed = 223,
-                                  .n_corrupt = 224,
-                                  .n_timeouts = 225,
+                                  .n_reads_lost = 223,
+                                  .n_reads_corrupt = 224,
+                                  .n_reads_timed_out = 225,
+                                  .n_peer_timeouts = 231,
+                                  .n_lease_timeouts = 232,
+                                  .n_queries = 233,
+                                  .n_queries_failed = 234,
+                                  .n_query_bytes = 235,
+                                  .n_attended = 236,
+                                  .n_attended_rows = 237,
+                                  .query_s = 0.75,
                                   .n_refused = 226,
                                   .n_offered = 227,
                                   .n_handed_over = 228,
@@ -786,6 +796,12 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
     return OK;
 }
 
+struct pool_notes *engine_notes(struct engine *e)
+{
+    (void)e;
+    return NULL;
+}
+
 /* Three instances: this one, one that leaves, one with another model. */
 uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max)
 {
@@ -864,7 +880,8 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     out->n_prompt_tokens_in[CACHE_DISK] = 5;
     out->n_generation_tokens = e->n_tokens;
     pthread_mutex_unlock(&e->lock);
-    out->n_preemptions = 63;
+    out->n_preemptions = 66;
+    out->n_query_preemptions = 3;
     out->n_plans_ahead = 34;
     out->cost_error = 0.125;
     out->scheduler = (struct scheduler_stats){.n_levels = 3,

@@ -21,7 +21,9 @@ static struct config pool_config(const char *host, uint64_t port)
                            .pool_transport = TEXT("tcp"),
                            .instance_name = TEXT(""),
                            .pool_lookup_ms = 7,
-                           .pool_pull_ms = 8};
+                           .pool_pull_ms = 8,
+                           .pool_query = TEXT("never"),
+                           .pool_query_ms = 9};
 }
 
 static void the_engine_gets_the_options(void **state)
@@ -39,7 +41,8 @@ static void the_engine_gets_the_options(void **state)
     assert_string_equal(e.pool_instance_name, "10.0.0.9:8000");
     assert_string_equal(e.pool_http, "http://10.0.0.9:8000");
     assert_ptr_equal(e.pool_secret, c.pool_member);
-    assert_true(e.pool_lookup_ms == 7 && e.pool_pull_ms == 8);
+    assert_true(e.pool_lookup_ms == 7 && e.pool_pull_ms == 8 && e.pool_query_ms == 9);
+    assert_string_equal(e.pool_query, "never");
     c.pool = TEXT("");
     e = (struct engine_config){0};
     pool_flags_apply(&e, &c);

@@ -335,13 +335,13 @@ static void a_config_names_its_family(void **state)
 {
     (void)state;
     load("{\"architectures\":[\"SlimForCausalLM\"]," SHAPE, OK, "slim");
-    load("{\"architectures\":[\"MistralForCausalLM\"]," SHAPE, OK, "llama");
+    load("{\"architectures\":[\"LlamaModel\"]," SHAPE, OK, "llama");
     load("{\"model_type\":\"slim\"," SHAPE, OK, "slim");
-    load("{\"model_type\":\"mistral\"," SHAPE, OK, "llama");
-    load("{\"model_type\":\"bert\"," SHAPE, ERR_UNSUPPORTED, "llama, mistral, slim");
+    load("{\"model_type\":\"llama\"," SHAPE, OK, "llama");
+    load("{\"model_type\":\"bert\"," SHAPE, ERR_UNSUPPORTED, "llama, slim");
     load("{" SHAPE, ERR_UNSUPPORTED, "missing, too");
     load("{\"architectures\":[\"BertModel\"]," SHAPE, ERR_UNSUPPORTED,
-         "LlamaForCausalLM, MistralForCausalLM, LlamaModel, MistralModel, SlimForCausalLM");
+         "LlamaForCausalLM, LlamaModel, SlimForCausalLM");
     load("{\"model_type\":\"slim\",\"slim_tricks\":10," SHAPE, ERR_INVALID, "slim_tricks");
 }
 

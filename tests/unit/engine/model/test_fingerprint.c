@@ -8,7 +8,7 @@
 #include "engine/model/family.h"
 #include "engine/model/fingerprint.h"
 
-#define STRUCT_BYTES_MAX 1024
+#define STRUCT_BYTES_MAX 4096
 
 static struct model_config some_model(void)
 {

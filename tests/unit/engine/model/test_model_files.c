@@ -86,6 +86,47 @@ static void a_bad_config_is_named_by_field(void **state)
     assert_int_equal(model_config_load(&m, dir, NULL), ERR_NOT_FOUND);
 }
 
+static void refuse_family(const char *fields, enum status want, const char *words)
+{
+    char to[512];
+
+    snprintf(to, sizeof to, "%s,\"hidden_size\":8", fields);
+    refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8", to, want, words);
+}
+
+#define ARCHITECTURE(name) "\"architectures\":[\"" name "ForCausalLM\"]"
+
+static void what_a_family_cannot_compute_is_named(void **state)
+{
+    (void)state;
+    refuse_family(ARCHITECTURE("Qwen2Moe"), ERR_UNSUPPORTED, "the nearest is Qwen2ForCausalLM");
+    refuse_family(ARCHITECTURE("MistralX"), ERR_UNSUPPORTED, "the nearest is MistralForCausalLM");
+    refuse_family(ARCHITECTURE("StableLm") ",\"partial_rotary_factor\":0.5,\"qk_layernorm\":true",
+                  ERR_UNSUPPORTED, "qk_layernorm");
+    refuse_family(ARCHITECTURE("StableLm"), ERR_INVALID, "partial_rotary_factor is missing");
+    refuse_family(ARCHITECTURE("StableLm") ",\"partial_rotary_factor\":0.3", ERR_UNSUPPORTED,
+                  "rotates 1 dimensions");
+    refuse_family(ARCHITECTURE("Gemma2") ",\"hidden_act\":\"gelu\"", ERR_UNSUPPORTED,
+                  "gelu_pytorch_tanh is");
+    refuse_family(ARCHITECTURE("Gemma3") ",\"use_bidirectional_attention\":true", ERR_UNSUPPORTED,
+                  "use_bidirectional_attention");
+    refuse_family(ARCHITECTURE("Mistral") ",\"layer_types\":[\"chunked_attention\"]",
+                  ERR_UNSUPPORTED, "chunked_attention");
+    refuse_family(ARCHITECTURE("Mistral") ",\"layer_types\":[]", ERR_INVALID, "layer_types");
+    refuse_family(ARCHITECTURE("Mistral") ",\"sliding_window\":-1", ERR_INVALID, "sliding_window");
+    refuse_family(ARCHITECTURE("SmolLM3") ",\"no_rope_layers\":[1,1]", ERR_INVALID,
+                  "no_rope_layers");
+    refuse_family(ARCHITECTURE("Phi3") ",\"rope_scaling\":{\"type\":\"longrope\","
+                                       "\"short_factor\":[1],\"long_factor\":[1,1]}",
+                  ERR_INVALID, "short_factor");
+    refuse_family(ARCHITECTURE("Phi3") ",\"rope_scaling\":{\"type\":\"longrope\","
+                                       "\"short_factor\":[1,1],\"long_factor\":[1,0]}",
+                  ERR_INVALID, "long_factor");
+    refuse_family(ARCHITECTURE("Granite") ",\"residual_multiplier\":-1", ERR_INVALID,
+                  "residual_multiplier");
+    remove_file("config.json");
+}
+
 static void a_good_config_is_read(void **state)
 {
     const char generation[] = "{\"eos_token_id\":3,\"temperature\":0.6,\"top_p\":0.9,\"top_k\":40,"
@@ -435,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_config_is_named_by_field),
+        cmocka_unit_test(what_a_family_cannot_compute_is_named),
         cmocka_unit_test(a_good_config_is_read),
         cmocka_unit_test(a_damaged_header_is_refused),
         cmocka_unit_test(tensors_must_cover_the_data_once),

@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "engine/model/family.h"
-#include "engine/model/family_llama.h"
+#include "engine/model/decoder.h"
 #include "engine/model/weights.h"
 #include "kernels/pack.h"
 #include "tests/unit/engine/model/checkpoint.h"
@@ -91,7 +91,7 @@ static void check_all(const struct weights *got, const struct weights *floats,
     struct quantization q = got->quantization;
 
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        const struct llama_layer *a = &llama_layers(got)[i], *b = &llama_layers(floats)[i];
+        const struct decoder_layer *a = &decoder_layers(got)[i], *b = &decoder_layers(floats)[i];
 
         check_quantized(&a->qkv, q.dtype, q.group, &b->qkv, true);
         check_quantized(&a->o, q.dtype, q.group, &b->o, true);

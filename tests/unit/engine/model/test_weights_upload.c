@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "engine/model/family.h"
-#include "engine/model/family_llama.h"
+#include "engine/model/decoder.h"
 #include "engine/model/weights.h"
 #include "kernels/pack.h"
 #include "tests/cuda_emulation/emulation.h"
@@ -145,7 +145,7 @@ static void check_same(struct device *d, const struct weights *got, const struct
                        const struct model_config *m)
 {
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        const struct llama_layer *a = &llama_layers(got)[i], *b = &llama_layers(want)[i];
+        const struct decoder_layer *a = &decoder_layers(got)[i], *b = &decoder_layers(want)[i];
 
         check_vec(d, a->attn_norm, b->attn_norm, m->dim);
         check_weight(d, &a->qkv, &b->qkv);

@@ -80,11 +80,12 @@ static void the_pool_has_a_tier_and_figures_of_its_own(void **state)
     static const struct {
         const char *key;
         int64_t value;
-    } rows[] = {{"instances", 212},     {"peers", 213},        {"segments", 214},
-                {"lookups", 300},       {"found", 216},        {"stale", 217},
-                {"pulled_blocks", 219}, {"pulled_bytes", 220}, {"read_bytes_per_s", 230},
-                {"reads_failed", 672},  {"lent_blocks", 221},  {"lent_bytes", 222},
-                {"refused", 226},       {"handed_over", 228}};
+    } rows[] = {{"instances", 212},      {"peers", 213},        {"segments", 214},
+                {"lookups", 300},        {"found", 216},        {"stale", 217},
+                {"pulled_blocks", 219},  {"pulled_bytes", 220}, {"read_bytes_per_s", 230},
+                {"reads_failed", 672},   {"lent_blocks", 221},  {"lent_bytes", 222},
+                {"refused", 226},        {"handed_over", 228},  {"queries", 233},
+                {"queries_failed", 234}, {"query_bytes", 235},  {"attended_rows", 237}};
     struct json *j = get("/cache");
 
     (void)state;

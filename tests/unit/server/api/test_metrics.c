@@ -187,11 +187,22 @@ static void the_pool_has_rows_only_where_there_is_one(void **state)
         {"tarn:pool_reads_failed_total", ",why=\"lost\"", 223},
         {"tarn:pool_reads_failed_total", ",why=\"timeout\"", 225},
         {"tarn:pool_reads_failed_total", ",why=\"corrupt\"", 224},
+        {"tarn:pool_peer_timeouts_total", "", 231},
         {"tarn:pool_read_latency_seconds", "", 0.125},
         {"tarn:pool_read_bytes_per_second", "", 230},
+        {"tarn:pool_sequences_total", ",way=\"pull\"", 240},
+        {"tarn:pool_sequences_total", ",way=\"query\"", 241},
+        {"tarn:pool_sequences_total", ",way=\"compute\"", 242},
+        {"tarn:pool_queries_total", "", 233},
+        {"tarn:pool_queries_failed_total", "", 234},
+        {"tarn:pool_query_bytes_total", "", 235},
+        {"tarn:pool_query_seconds", "", 0.75},
+        {"tarn:pool_attended_total", "", 236},
+        {"tarn:pool_attended_rows_total", "", 237},
         {"tarn:pool_lent_blocks", "", 215},
         {"tarn:pool_lent_blocks_total", "", 221},
         {"tarn:pool_lent_bytes_total", "", 222},
+        {"tarn:pool_lease_timeouts_total", "", 232},
         {"tarn:pool_offered_total", "", 227},
         {"tarn:pool_handed_over_total", "", 228},
         {"tarn:kv_blocks_evicted_total", ",tier=\"remote\"", 202},
@@ -289,9 +300,10 @@ static void scheduling_is_told_by_level_and_reason(void **state)
     assert_non_null(strstr(page, "tarn:sched_level_quantum_seconds{model_name=\"m\",engine=\"0\","
                                  "level=\"2\"} +Inf\n"));
     assert_true(value(page, "tarn:sched_starvation_seconds", "") == 3);
-    assert_true(value(page, "vllm:num_preemptions_total", "") == 63);
+    assert_true(value(page, "vllm:num_preemptions_total", "") == 66);
     assert_true(value(page, "tarn:preemptions_total", ",reason=\"place\"") == 31);
     assert_true(value(page, "tarn:preemptions_total", ",reason=\"memory\"") == 32);
+    assert_true(value(page, "tarn:preemptions_total", ",reason=\"query\"") == 3);
     assert_true(value(page, "tarn:starvation_boosts_total", "") == 38);
     assert_true(value(page, "tarn:demotions_total", "") == 39);
     assert_true(value(page, "tarn:plans_ahead_total", "") == 34);
