@@ -82,6 +82,12 @@ struct options {
     double kv_prefetch_share;
     double search_ms, search_final;
     uint64_t n_search_stages;
+    char *instance_model, *pool_query;
+    bool pool;
+    uint64_t hash_tokens, link_bytes, query_bytes, query_layers;
+    double hash_factor, link_us, pool_lookup_ms, directory_ms, directory_us, balance_ms,
+        balance_share;
+    double fail_at_s, join_at_s;
 
     char *ignored; /* options that have no effect */
     bool ignored_switch;

@@ -35,6 +35,32 @@ static void put_kv(struct put *p, const struct sim_result *r)
     put_count(p, "cut_answers", r->n_cut);
 }
 
+static void put_light(struct put *p, const struct sim_result *r)
+{
+    put(p, "pool", js_new_bool(r->is_pool));
+    put_real(p, "access_cv", r->access_cv);
+    put_real(p, "access_cv_windows", r->access_cv_windows);
+    put_count(p, "pool_reads", r->n_reads);
+    put_count(p, "pool_read_tokens", r->read_tokens);
+    put_count(p, "pool_read_bytes", r->read_bytes);
+    put_count(p, "pool_stale", r->n_stale);
+    put_count(p, "pool_queries", r->n_queries);
+    put_count(p, "pool_query_bytes", r->query_bytes);
+    put_count(p, "pool_copies", r->n_copies);
+    put_count(p, "pool_moves", r->n_moves);
+    put_count(p, "pool_copied_tokens", r->copied_tokens);
+    put_count(p, "directory_lookups", r->n_lookups);
+    put_count(p, "directory_refused", r->n_lookups_refused);
+    put_count(p, "directory_commands", r->n_directory_commands);
+    put_real(p, "directory_commands_per_s", share((double)r->n_directory_commands, r->simulated_s));
+    put_count(p, "directory_entries", r->n_directory_entries);
+    put_count(p, "directory_lost", r->n_directory_lost);
+    put_real(p, "directory_busy_share", r->directory_busy_share);
+    put_real(p, "link_busy_share", r->link_busy_share);
+    put_count(p, "moved_requests", r->n_moved_jobs);
+    put_count(p, "memory_bytes", r->memory_bytes);
+}
+
 void report_put_sim(struct put *p, const struct sim_result *r)
 {
     struct put one = {js_new_object(), OK};
@@ -66,6 +92,8 @@ void report_put_sim(struct put *p, const struct sim_result *r)
     put_count(&one, "speculative_prefills", r->n_speculated);
     put_count(&one, "speculative_prefills_in_vain", r->n_speculated_in_vain);
     put_kv(&one, r);
+    if (r->is_light)
+        put_light(&one, r);
     put_real(&one, "simulated_s", r->simulated_s);
     put_count(&one, "simulated_requests", r->n_simulated);
     put_real(&one, "wall_s", r->wall_s);
@@ -87,6 +115,23 @@ static void print_real(FILE *f, const char *name, double v)
     fprintf(f, "%-40s %-10.2f\n", name, v);
 }
 
+static void print_light(FILE *f, const struct sim_result *r)
+{
+    print_real(f, "CV of accesses over instances (%):", 100 * r->access_cv);
+    if (!r->is_pool)
+        return;
+    fprintf(f, "%-40s %" PRIu64 " of %.2f GB, %" PRIu64 " stale\n",
+            "Reads from others:", r->n_reads, (double)r->read_bytes / 1e9, r->n_stale);
+    fprintf(f, "%-40s %" PRIu64 " of %.2f GB\n", "Requests that sent queries:", r->n_queries,
+            (double)r->query_bytes / 1e9);
+    fprintf(f, "%-40s %" PRIu64 " copies, %" PRIu64 " moves\n", "In the background:", r->n_copies,
+            r->n_moves);
+    fprintf(f, "%-40s %.0f/s, busy %.2f %%\n",
+            "Commands of the directory:", share((double)r->n_directory_commands, r->simulated_s),
+            100 * r->directory_busy_share);
+    print_real(f, "Links busy (%):", 100 * r->link_busy_share);
+}
+
 void report_print_sim(FILE *f, const struct sim_result *r)
 {
     fputs("--------------------Simulation--------------------\n", f);
@@ -106,6 +151,8 @@ void report_print_sim(FILE *f, const struct sim_result *r)
     if (r->n_background > 0)
         fprintf(f, "%-40s %" PRIu64 " in %.2f s\n", "Documents in the background:", r->n_background,
                 r->background_s);
+    if (r->is_light)
+        print_light(f, r);
     print_count(f, "Preempted for place:", r->n_preempted_for_place);
     print_count(f, "Preempted for memory:", r->n_preempted_for_memory);
     fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n",

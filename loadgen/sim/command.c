@@ -54,7 +54,7 @@ static enum status fill_instance(struct command *x, struct buf *why)
     const struct options *o = x->o;
     uint64_t bytes_per_token = (o->kv_bytes_per_token + 3) / 4 * 4;
     bool is_auto = strcmp(o->scheduling_policy, CONTEST_AUTO) == 0;
-    struct instance_config *c = &x->config.instance;
+    struct instance_config *c = &x->config.fleet.instance;
 
     *c = (struct instance_config){
         .follows_contest = is_auto,
@@ -90,13 +90,54 @@ static enum status fill_instance(struct command *x, struct buf *why)
                    : s;
 }
 
+static uint64_t ns_of(double ms)
+{
+    return (uint64_t)(ms * 1e6 + 0.5);
+}
+
+static void fill_cluster(struct fleet_config *f, const struct options *o)
+{
+    f->hash_tokens = (uint32_t)o->hash_tokens;
+    f->hash_factor = o->hash_factor;
+    f->is_light = strcmp(o->instance_model, "light") == 0;
+    f->cluster = (struct cluster_config){
+        .is_pool = o->pool,
+        .link_bytes_per_s = (double)o->link_bytes,
+        .link_ns = (uint64_t)(o->link_us * 1e3 + 0.5),
+        .lookup_ns = ns_of(o->pool_lookup_ms),
+        .directory_ns = ns_of(o->directory_ms),
+        .command_ns = (uint64_t)(o->directory_us * 1e3 + 0.5),
+        .query = (enum cluster_query)flag_choice_at("auto|never|always", o->pool_query),
+        .query_bytes = o->query_bytes,
+        .n_layers = (uint32_t)o->query_layers,
+        .balance_ns = ns_of(o->balance_ms),
+        .balance_share = o->balance_share,
+        .fail_ns = o->fail_at_s > 0 ? SIM_START_NS + ns_of(1e3 * o->fail_at_s) : 0,
+        .join_ns = o->join_at_s > 0 ? SIM_START_NS + ns_of(1e3 * o->join_at_s) : 0,
+    };
+}
+
+/* The light model leaves out what the real engine and cache do beside it. */
+static enum status check_light(const struct options *o, struct buf *why)
+{
+    bool is_light = strcmp(o->instance_model, "light") == 0;
+
+    if (!is_light && (o->pool || o->fail_at_s > 0))
+        return buf_why(why, ERR_INVALID, "--pool, --fail-at: need --instance-model light");
+    if (is_light && (o->search_ms > 0 || o->background_documents > 0))
+        return buf_why(why, ERR_INVALID,
+                       "--search-ms, --background-documents: need --instance-model real");
+    return OK;
+}
+
 static void fill_config(struct command *x)
 {
     const struct options *o = x->o;
     struct sim_config *c = &x->config;
 
-    c->n_instances = (uint32_t)o->n_instances;
-    c->routing = (enum sim_routing)flag_choice_at("least-loaded|round-robin|session", o->routing);
+    c->fleet.n_instances = (uint32_t)o->n_instances;
+    c->fleet.routing = (enum sim_routing)flag_choice_at(SIM_ROUTINGS, o->routing);
+    fill_cluster(&c->fleet, o);
     c->n_background = o->background_documents;
     c->n_background_tokens = (uint32_t)o->background_tokens;
     c->closed = o->closed;
@@ -109,7 +150,7 @@ static void fill_config(struct command *x)
     c->ends_conversations = o->finish_conversations;
     c->real_history = strcmp(o->history, "real") == 0;
     c->send_session = o->send_session;
-    c->token_times = o->token_times;
+    c->token_times = o->token_times && !c->fleet.is_light; /* it has no times of single tokens */
     c->search = (struct sim_search){.search_s = o->search_ms / 1e3,
                                     .n_stages = (uint32_t)o->n_search_stages,
                                     .final_share = o->search_final,
@@ -118,7 +159,7 @@ static void fill_config(struct command *x)
 
 static void fill_result(struct command *x)
 {
-    const struct instance_config *c = &x->config.instance;
+    const struct instance_config *c = &x->config.fleet.instance;
     bool has_host = c->swap == SWAP_PROACTIVE || c->swap == SWAP_REACTIVE;
 
     x->result = (struct sim_result){
@@ -126,7 +167,7 @@ static void fill_result(struct command *x)
         .swap = x->o->kv_swap,
         .routing = x->o->routing,
         .cost_model = x->o->cost_model[0] ? x->o->cost_model : SIM_BUILTIN_NAME,
-        .n_instances = x->config.n_instances,
+        .n_instances = x->config.fleet.n_instances,
         .n_running_max = c->scheduler.n_running_max,
         .n_tokens_max = c->scheduler.n_tokens_max,
         .bytes_per_token = c->bytes_per_token,
@@ -134,6 +175,8 @@ static void fill_result(struct command *x)
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .cache_policy = x->o->cache_policy,
         .load = x->o->load,
+        .is_light = x->config.fleet.is_light,
+        .is_pool = x->o->pool,
     };
 }
 
@@ -152,7 +195,8 @@ static enum status measure_capacity(struct command *x, struct sim_capacity *out,
         return s;
     c.source = (struct load_source){next, workload};
     c.closed = true;
-    c.concurrency = N_ROUNDS_INSIDE * c.n_instances * c.instance.scheduler.n_running_max;
+    c.concurrency =
+        N_ROUNDS_INSIDE * c.fleet.n_instances * c.fleet.instance.scheduler.n_running_max;
     c.count = o->count ? o->count : N_MEASURED_USUAL;
     if (c.count > N_MEASURED_MAX)
         c.count = N_MEASURED_MAX;
@@ -161,9 +205,9 @@ static enum status measure_capacity(struct command *x, struct sim_capacity *out,
     c.warmup_s = c.duration_s = c.drain_s = 0;
     c.search.search_s = 0;
     c.n_background = 0;
-    c.instance.scheduler.policy = "fcfs";
-    c.instance.follows_contest = false;
-    c.instance.n_queued_max = 0;
+    c.fleet.instance.scheduler.policy = "fcfs";
+    c.fleet.instance.follows_contest = false;
+    c.fleet.instance.n_queued_max = 0;
     c.token_times = false;
     s = sim_capacity(&c, out, why);
     workload_destroy(workload);
@@ -250,6 +294,8 @@ enum status sim_command(const struct options *o, bool *failed, struct buf *why)
     *failed = true;
     if (s == OK)
         s = report_make_dir(o, why);
+    if (s == OK)
+        s = check_light(o, why);
     if (s == OK)
         s = fill_instance(&x, why);
     fill_config(&x);

@@ -40,15 +40,15 @@ static uint32_t count_words(const char *text, size_t len)
     return n;
 }
 
-static uint64_t tokens_of(const struct part *p)
+uint64_t sim_part_tokens(const struct part *p)
 {
     if (p->n_tokens || !p->text)
         return p->n_tokens;
     return (uint64_t)ceil(count_words(p->text, p->text_len) * IDS_PER_WORD);
 }
 
-static uint64_t name_of(const struct load_request *r, const struct part *p,
-                        const struct sim_prompt_config *config)
+uint64_t sim_part_name(const struct load_request *r, const struct part *p,
+                       const struct sim_prompt_config *config)
 {
     return p->answer_of != NO_TURN && config->real_history && r->session
                ? sim_answer_name(r, p->answer_of, true)
@@ -76,7 +76,7 @@ static void fill(struct cache_prompt *p, const struct load_request *r, uint32_t 
                  uint32_t *span_ends, bool has_spans, const struct sim_prompt_config *config)
 {
     for (uint32_t i = 0; i < r->n_parts; i++) {
-        uint64_t n = tokens_of(&r->parts[i]), name = name_of(r, &r->parts[i], config);
+        uint64_t n = sim_part_tokens(&r->parts[i]), name = sim_part_name(r, &r->parts[i], config);
 
         for (uint32_t k = 0; k < n; k++)
             ids[p->n_ids++] = sim_id(name, k);
@@ -98,7 +98,7 @@ enum status sim_prompt_make(struct cache_prompt *out, const struct load_request 
 
     *out = (struct cache_prompt){0};
     for (uint32_t i = 0; i < r->n_parts; i++)
-        n_ids += tokens_of(&r->parts[i]);
+        n_ids += sim_part_tokens(&r->parts[i]);
     if (n_ids > SIM_PROMPT_TOKENS_MAX)
         return ERR_TOO_LARGE;
     n_ids += n_ids == 0;

@@ -32,6 +32,11 @@ struct sim_prompt_config {
     bool real_history; /* earlier answers are those that were generated */
 };
 
+/* Tokens of a part, and the name that its ids follow from. */
+uint64_t sim_part_tokens(const struct part *p);
+uint64_t sim_part_name(const struct load_request *r, const struct part *p,
+                       const struct sim_prompt_config *config);
+
 /* Make ids, span ends and keys, in one piece of memory. */
 NODISCARD enum status sim_prompt_make(struct cache_prompt *out, const struct load_request *r,
                                       const struct sim_prompt_config *config);

@@ -292,6 +292,28 @@ uint32_t instance_n_inside(const struct instance *in)
     return in->n_inside;
 }
 
+uint32_t instance_n_waiting(const struct instance *in)
+{
+    uint32_t n_running = in->lineup.n_items;
+
+    return in->n_inside > n_running ? in->n_inside - n_running : 0;
+}
+
+double instance_in_use(const struct instance *in)
+{
+    return 1 - (double)cache_n_available(in->cache) / in->config.n_device_blocks;
+}
+
+uint32_t instance_match(const struct instance *in, const struct cache_prompt *p)
+{
+    uint32_t n = 0;
+
+    while (n < p->n_keys && cache_knows(in->cache, &p->keys[n]))
+        n++;
+    uint64_t n_tokens = (uint64_t)n * KV_BLOCK_TOKENS; /* blocks at ends of spans have fewer */
+    return n_tokens < p->n_ids ? (uint32_t)n_tokens : p->n_ids;
+}
+
 /* --- steps --- */
 
 uint64_t instance_next(const struct instance *in)

@@ -30,9 +30,13 @@
 
 #include "base/list.h"
 #include "engine/lineup.h"
+#include "loadgen/sim/pieces.h"
 #include "loadgen/sim/result.h"
 
+#define SIM_START_NS UINT64_C(1000000000) /* not 0: that is "never" in an outcome */
+
 struct cost_model;
+struct seat;
 
 enum sim_swap { SWAP_PROACTIVE, SWAP_REACTIVE, SWAP_RECOMPUTE, SWAP_OFF };
 
@@ -41,7 +45,9 @@ enum job_end { JOB_DONE, JOB_CANCELLED, JOB_REFUSED_FULL, JOB_REFUSED_LONG, JOB_
 struct job {
     /* by the owner */
     struct cache_prompt prompt;
-    uint32_t n_out; /* tokens to generate, cut to what memory holds; 0: a prefill */
+    struct pieces pieces; /* in place of `prompt`, for the light model (light.h) */
+    uint32_t n_prompt;    /* tokens, for the outcome */
+    uint32_t n_out;       /* tokens to generate, cut to what memory holds; 0: a prefill */
     enum sched_class class;
     uint64_t answer_name; /* names the generated ids */
     int32_t priority;
@@ -54,7 +60,9 @@ struct job {
     uint32_t n_computed_max; /* most tokens that were computed at one time */
     uint64_t arrival_ns;
     bool is_cancelled;
-    struct link link; /* in a list of the instance */
+    struct link link;  /* in a list of the instance */
+    struct seat *seat; /* light model only */
+    uint32_t at;       /* number of the instance; set by fleet_submit() */
 };
 
 struct instance_config {
@@ -93,6 +101,11 @@ void instance_submit(struct instance *in, struct job *j, uint64_t now_ns);
 /* Cancel a job; its on_end() comes between two steps. */
 void instance_cancel(struct instance *in, struct job *j, uint64_t now_ns);
 uint32_t instance_n_inside(const struct instance *in);
+/* For routers: requests that have not run yet; the share of device memory that is in use; tokens of
+ * a prompt that the cache holds, in whole blocks. */
+uint32_t instance_n_waiting(const struct instance *in);
+double instance_in_use(const struct instance *in);
+uint32_t instance_match(const struct instance *in, const struct cache_prompt *p);
 /* Time of the next event; UINT64_MAX: none before the next submission. */
 uint64_t instance_next(const struct instance *in);
 void instance_end_step(struct instance *in, uint64_t now_ns);

@@ -7,6 +7,7 @@
 #ifndef TARN_LOADGEN_SIM_RESULT_H
 #define TARN_LOADGEN_SIM_RESULT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct sim_result {
@@ -34,6 +35,18 @@ struct sim_result {
     uint64_t n_expected_lost; /* blocks */
     uint64_t copied_in_bytes, copied_out_bytes;
     uint64_t compute_waited_ns, host_waited_ns; /* for copies */
+
+    /* The light model only; counts of the whole run. */
+    bool is_light, is_pool;
+    double access_cv; /* of the tokens found in each instance's cache, by itself or others */
+    double access_cv_windows; /* the same in windows of 10 s, their mean */
+    uint64_t n_reads, read_tokens, read_bytes, n_stale;
+    uint64_t n_queries, query_bytes;           /* requests that sent queries */
+    uint64_t n_copies, n_moves, copied_tokens; /* in the background */
+    uint64_t n_lookups, n_lookups_refused, n_directory_commands, n_directory_entries;
+    double directory_busy_share, link_busy_share;
+    uint64_t link_busy_ns, n_directory_lost, n_moved_jobs;
+    uint64_t memory_bytes; /* of this process for caches and directory */
 
     double simulated_s;
     /* including those that measured the capacity: */

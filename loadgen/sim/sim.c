@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/map.h"
 #include "loadgen/load/draw.h"
 #include "loadgen/load/pace.h"
 #include "loadgen/sim/agenda.h"
@@ -14,8 +13,6 @@
 #define NS_PER_S 1e9
 /* Background prefills inside at a time, as a librarian thread of the server would submit them. */
 #define N_BACKGROUND_INSIDE 4
-/* Sessions whose instance is kept; further ones are routed like new sessions. */
-#define N_SESSIONS_MAX (1u << 20)
 
 #define NO_LIST UINT32_MAX
 #define OWN_LIST 0 /* the documents of the request; other numbers: lists of early stages */
@@ -24,15 +21,14 @@
 struct guess {
     struct job job;
     struct flight *flight; /* NULL: it has another list now, or has ended */
-    struct instance *instance;
-    struct link link; /* in `guesses` */
+    struct link link;      /* in `guesses` */
 };
 
 struct flight {
     struct agenda_item item; /* first: think time, next stage of the search, or when it hangs up */
     struct job job;
     struct turn turn;
-    struct instance *instance;
+    uint32_t at;    /* instance */
     bool is_active; /* sent, not ended */
     bool is_searching;
     uint32_t n_stages;   /* of the search, that have ended */
@@ -44,13 +40,12 @@ struct flight {
 /* A document that is prefilled in the background. */
 struct chore {
     struct job job;
-    struct instance *instance;
     struct link link; /* in `chores` */
 };
 
 struct sim {
     const struct sim_config *config;
-    struct instance **instances; /* [config->n_instances] */
+    struct fleet *fleet;
     struct outcome_list *outcomes;
     struct agenda agenda;
     struct pace pace;
@@ -59,9 +54,7 @@ struct sim {
     struct flight *prepared;
     struct link active;  /* flights that were sent and have not ended */
     struct link waiting; /* flights whose time has come, for a place */
-    uint32_t next_instance;
-    struct map session_at; /* session -> instance */
-    struct link guesses;   /* inside */
+    struct link guesses; /* inside */
     struct sim_result *result;
     struct link chores;                     /* inside */
     uint64_t n_chores_begun, n_chores_done; /* done: or cancelled */
@@ -79,6 +72,7 @@ static void flight_free(struct flight *f)
     if (!f)
         return;
     sim_prompt_fini(&f->job.prompt);
+    pieces_fini(&f->job.pieces);
     turn_fini(&f->turn);
     free(f);
 }
@@ -123,36 +117,6 @@ static void prepare(struct sim *sim)
 
 /* --- sending --- */
 
-static struct instance *least_loaded(const struct sim *sim, uint32_t *at)
-{
-    uint32_t best = 0;
-
-    for (uint32_t i = 1; i < sim->config->n_instances; i++)
-        if (instance_n_inside(sim->instances[i]) < instance_n_inside(sim->instances[best]))
-            best = i;
-    *at = best;
-    return sim->instances[best];
-}
-
-static struct instance *route(struct sim *sim, const struct load_request *r)
-{
-    enum sim_routing routing = sim->config->routing;
-    uint32_t at;
-
-    if (routing == ROUTE_ROUND_ROBIN) {
-        at = sim->next_instance;
-        sim->next_instance = (at + 1) % sim->config->n_instances;
-        return sim->instances[at];
-    }
-    bool has_session = routing == ROUTE_SESSION && r->session;
-    if (has_session && map_get(&sim->session_at, r->session, &at))
-        return sim->instances[at];
-    struct instance *in = least_loaded(sim, &at);
-    if (has_session && sim->session_at.n < N_SESSIONS_MAX)
-        map_put(&sim->session_at, r->session, at);
-    return in;
-}
-
 /* --- speculative prefills --- */
 
 static void free_guess(struct guess *e)
@@ -172,14 +136,14 @@ static void drop_guess(struct sim *sim, struct flight *f)
         return;
     f->guess = NULL;
     e->flight = NULL;
-    instance_cancel(e->instance, &e->job, sim->now_ns);
+    fleet_cancel(sim->fleet, &e->job, sim->now_ns);
 }
 
 /* Make the prompt of the request with the documents of another list. */
 static enum status make_guess_prompt(struct sim *sim, struct cache_prompt *out,
                                      struct load_request *r, uint32_t list)
 {
-    struct sim_prompt_config p = {r->tenant, sim->config->instance.segment_tokens, false};
+    struct sim_prompt_config p = {r->tenant, sim->config->fleet.instance.segment_tokens, false};
     uint64_t other = list == OWN_LIST ? 0 : draw_mix(r->index, list);
 
     for (uint32_t i = 0; i < r->n_parts; i++)
@@ -199,7 +163,7 @@ static void speculate(struct sim *sim, struct flight *f, uint32_t list)
         return;
     drop_guess(sim, f);
     f->list = NO_LIST;
-    if (instance_n_inside(f->instance) >= c->instance.scheduler.n_running_max)
+    if (fleet_n_inside(sim->fleet, f->at) >= c->fleet.instance.scheduler.n_running_max)
         return;
     struct guess *e = calloc(1, sizeof *e);
     if (!e || make_guess_prompt(sim, &e->job.prompt, &f->turn.request, list) != OK) {
@@ -209,14 +173,13 @@ static void speculate(struct sim *sim, struct flight *f, uint32_t list)
     }
     e->job.class = SCHED_SPECULATIVE;
     e->job.tenant = f->job.tenant;
-    e->instance = f->instance;
     e->flight = f;
     f->guess = e;
     f->list = list;
     sim->result->n_speculated++;
     sim->result->n_speculated_in_vain += list != OWN_LIST;
     link_append(&sim->guesses, &e->link);
-    instance_submit(e->instance, &e->job, sim->now_ns);
+    fleet_submit(sim->fleet, f->at, &e->job, sim->now_ns);
 }
 
 /* --- submitting --- */
@@ -225,9 +188,12 @@ static enum status fill_job(struct sim *sim, struct flight *f)
 {
     const struct sim_config *c = sim->config;
     const struct load_request *r = &f->turn.request;
-    struct sim_prompt_config p = {r->tenant, c->instance.segment_tokens, c->real_history};
-    enum status s = sim_prompt_make(&f->job.prompt, r, &p);
+    struct sim_prompt_config p = {r->tenant, c->fleet.instance.segment_tokens, c->real_history};
+    enum status s = c->fleet.is_light
+                        ? pieces_make(&f->job.pieces, r, &p, c->fleet.instance.segment_tokens)
+                        : sim_prompt_make(&f->job.prompt, r, &p);
 
+    f->job.n_prompt = c->fleet.is_light ? f->job.pieces.n_tokens : f->job.prompt.n_ids;
     f->job.n_out = r->n_output_tokens ? r->n_output_tokens : c->n_output_usual;
     f->job.answer_name = sim_answer_name(r, r->turn, c->real_history);
     f->job.priority = r->priority;
@@ -248,7 +214,7 @@ static void submit(struct sim *sim, struct flight *f)
         return;
     }
     drop_guess(sim, f); /* what it has computed is cached */
-    instance_submit(f->instance, &f->job, sim->now_ns);
+    fleet_submit(sim->fleet, f->at, &f->job, sim->now_ns);
 }
 
 static void schedule_stage(struct sim *sim, struct flight *f)
@@ -294,7 +260,7 @@ static void start(struct sim *sim, struct flight *f)
         end_flight(sim, f, JOB_REFUSED_LONG);
         return;
     }
-    f->instance = route(sim, r);
+    f->at = fleet_route(sim->fleet, &f->job, r);
     f->is_searching = sim->config->search.search_s > 0;
     if (f->is_searching)
         schedule_stage(sim, f);
@@ -357,12 +323,13 @@ static void fill_outcome(const struct sim *sim, struct flight *f, enum job_end e
     o->end_ns = sim->now_ns;
     if (!o->first_ns)
         o->first_ns = o->last_ns = o->end_ns;
-    o->usage.prompt_tokens = j->prompt.n_ids;
+    o->usage.prompt_tokens = j->n_prompt;
     o->usage.completion_tokens = j->n_got;
-    o->usage.total_tokens = (int64_t)j->prompt.n_ids + j->n_got;
+    o->usage.total_tokens = (int64_t)j->n_prompt + j->n_got;
     o->usage.cached_tokens = j->n_cached;
     o->usage.cached_by_tier[TARN_TIER_DEVICE] = j->n_cached_in[CACHE_DEVICE];
     o->usage.cached_by_tier[TARN_TIER_HOST] = j->n_cached_in[CACHE_HOST];
+    o->usage.cached_by_tier[TARN_TIER_REMOTE] = j->n_cached_in[CACHE_REMOTE];
     if (end == JOB_DONE)
         strcpy(o->finish_reason, "length");
     if (end == JOB_REFUSED_LONG) /* without memory there are only fewer words */
@@ -416,7 +383,7 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
     if (sim->config->token_times && keep_time(o, j, now_ns) != OK)
         fail(sim, ERR_NOMEM, "out of memory for token times; without them: --no-token-times");
     if (j->n_got >= f->turn.request.disconnect_after)
-        instance_cancel(f->instance, j, now_ns);
+        fleet_cancel(sim->fleet, j, now_ns);
 }
 
 /* --- background --- */
@@ -424,7 +391,7 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
 static enum status make_document(struct sim *sim, struct cache_prompt *out)
 {
     const struct sim_config *c = sim->config;
-    struct sim_prompt_config p = {.segment_tokens = c->instance.segment_tokens};
+    struct sim_prompt_config p = {.segment_tokens = c->fleet.instance.segment_tokens};
     struct load_request r;
 
     load_request_init(&r, 0);
@@ -448,9 +415,9 @@ static void begin_chores(struct sim *sim)
             return;
         }
         x->job.class = SCHED_BACKGROUND;
-        x->instance = sim->instances[sim->n_chores_begun++ % sim->config->n_instances];
+        uint32_t at = (uint32_t)(sim->n_chores_begun++ % sim->config->fleet.n_instances);
         link_append(&sim->chores, &x->link);
-        instance_submit(x->instance, &x->job, sim->now_ns);
+        fleet_submit(sim->fleet, at, &x->job, sim->now_ns);
     }
 }
 
@@ -468,7 +435,7 @@ static void cancel_chores(struct sim *sim)
     sim->n_chores_begun = sim->config->n_background;
     for (struct link *l = sim->chores.next; l != &sim->chores; l = l->next) {
         struct chore *x = LINK_ITEM(l, chore, link);
-        instance_cancel(x->instance, &x->job, sim->now_ns);
+        fleet_cancel(sim->fleet, &x->job, sim->now_ns);
     }
 }
 
@@ -529,7 +496,7 @@ static void act(struct sim *sim, struct flight *f)
         return;
     }
     if (f->is_active) {
-        instance_cancel(f->instance, &f->job, sim->now_ns);
+        fleet_cancel(sim->fleet, &f->job, sim->now_ns);
         return;
     }
     sim->pace.n_thinking--;
@@ -567,7 +534,7 @@ static void drain(struct sim *sim)
         if (f->is_searching)
             end_flight(sim, f, JOB_CANCELLED);
         else
-            instance_cancel(f->instance, &f->job, sim->now_ns);
+            fleet_cancel(sim->fleet, &f->job, sim->now_ns);
     }
 }
 
@@ -588,8 +555,7 @@ static uint64_t next_time(struct sim *sim)
         t = pace_has_place(&sim->pace) ? sim->now_ns : t;
     else if (sim->prepared)
         t = earlier(t, sim->prepared->turn.outcome.intended_ns);
-    for (uint32_t i = 0; i < sim->config->n_instances; i++)
-        t = earlier(t, instance_next(sim->instances[i]));
+    t = earlier(t, fleet_next(sim->fleet));
     t = earlier(t, sim->drain_end_ns);
     return t > sim->now_ns || t == NEVER ? t : sim->now_ns;
 }
@@ -606,8 +572,7 @@ static void run_until(struct sim *sim, uint64_t now_ns)
     struct agenda_item *item;
 
     sim->now_ns = now_ns;
-    for (uint32_t i = 0; i < sim->config->n_instances; i++)
-        instance_end_step(sim->instances[i], now_ns);
+    fleet_end_steps(sim->fleet, now_ns);
     while ((item = agenda_first(&sim->agenda)) && item->due_ns <= now_ns) {
         agenda_remove(&sim->agenda, item);
         act(sim, (struct flight *)item);
@@ -617,9 +582,7 @@ static void run_until(struct sim *sim, uint64_t now_ns)
     if (now_ns >= sim->drain_end_ns)
         drain(sim);
     begin_chores(sim);
-    for (uint32_t i = 0; i < sim->config->n_instances; i++)
-        if (instance_next(sim->instances[i]) <= now_ns)
-            instance_begin_step(sim->instances[i], now_ns);
+    fleet_begin_steps(sim->fleet, now_ns);
     watch_drain(sim);
 }
 
@@ -644,35 +607,31 @@ static enum status run_all(struct sim *sim)
             return buf_why(sim->why, ERR_INTERNAL,
                            "%u requests wait for ever under policy %s: a "
                            "fault of the scheduler; please report the command",
-                           sim->pace.n_active, sim->config->instance.scheduler.policy);
+                           sim->pace.n_active, sim->config->fleet.instance.scheduler.policy);
         run_until(sim, t);
     }
     return sim->status;
 }
 
-static enum status open_instances(struct sim *sim)
+static const struct load_request *request_of(const struct job *j)
 {
-    struct instance_config c = sim->config->instance;
-    enum status s =
-        map_init(&sim->session_at, sim->config->routing == ROUTE_SESSION ? N_SESSIONS_MAX : 1);
+    return &flight_of((struct job *)(uintptr_t)j)->turn.request;
+}
 
-    sim->instances = calloc(sim->config->n_instances, sizeof *sim->instances);
-    if (s != OK || !sim->instances)
-        return buf_why(sim->why, ERR_NOMEM, "out of memory");
-    c.on_token = on_token;
-    c.on_end = on_end;
-    c.arg = sim;
-    for (uint32_t i = 0; s == OK && i < sim->config->n_instances; i++)
-        s = instance_open(&sim->instances[i], &c, sim->why);
-    return s;
+static enum status open_fleet(struct sim *sim)
+{
+    struct fleet_config c = sim->config->fleet;
+
+    c.instance.on_token = on_token;
+    c.instance.on_end = on_end;
+    c.instance.arg = sim;
+    c.request_of = request_of;
+    return fleet_open(&sim->fleet, &c, sim->why);
 }
 
 static void close_all(struct sim *sim)
 {
-    for (uint32_t i = 0; sim->instances && i < sim->config->n_instances; i++)
-        instance_close(sim->instances[i]);
-    free(sim->instances);
-    map_fini(&sim->session_at);
+    fleet_close(sim->fleet);
     flight_free(sim->prepared);
     for (struct agenda_item *item; (item = agenda_first(&sim->agenda));) {
         agenda_remove(&sim->agenda, item);
@@ -708,21 +667,18 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                       .result = result,
                       .why = why};
 
-    ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
+    ASSERT(config->fleet.n_instances > 0 && config->fleet.n_instances <= SIM_INSTANCES_MAX &&
            (!config->closed || config->concurrency > 0));
     link_init(&sim.active);
     link_init(&sim.waiting);
     link_init(&sim.chores);
     link_init(&sim.guesses);
     pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
-    enum status s = open_instances(&sim);
+    enum status s = open_fleet(&sim);
     if (s == OK)
         s = run_all(&sim);
-    for (uint32_t i = 0; s == OK && i < config->n_instances; i++) {
-        ASSERT(instance_n_inside(sim.instances[i]) == 0);
-        instance_check(sim.instances[i]);
-        instance_count(sim.instances[i], result);
-    }
+    if (s == OK)
+        fleet_count(sim.fleet, result, sim.now_ns);
     result->n_requests = outcomes->n;
     result->n_background = sim.n_background_done;
     result->background_s = sim.chore_ns ? (double)(sim.chore_ns - SIM_START_NS) / NS_PER_S : 0;

@@ -11,11 +11,6 @@
  * the last one cancels the speculative prefill of the last one, and starts one if the instance has
  * fewer requests inside than may run at one time; it ends when its request is submitted.
  *
- * Routing, where there are several instances:
- *   least-loaded  the first instance with the fewest requests inside
- *   round-robin   one instance after the other
- *   session       the instance of the session's last request; for a new session the least loaded
- *
  * Owns    nothing that outlives sim_run() but the outcomes.
  * Thread  one.
  * Errors  ERR_NOMEM, ERR_INVALID with words; ERR_INTERNAL when a policy lets requests wait
@@ -26,12 +21,9 @@
 
 #include "loadgen/load/chain.h"
 #include "loadgen/load/outcome.h"
-#include "loadgen/sim/instance.h"
+#include "loadgen/sim/fleet.h"
 
-#define SIM_START_NS UINT64_C(1000000000) /* not 0: that is "never" in an outcome */
 #define SIM_INSTANCES_MAX 1024
-
-enum sim_routing { ROUTE_LEAST_LOADED, ROUTE_ROUND_ROBIN, ROUTE_SESSION };
 
 /* The search that finds the documents of a request, before the request can be submitted. */
 struct sim_search {
@@ -42,9 +34,7 @@ struct sim_search {
 };
 
 struct sim_config {
-    struct instance_config instance; /* its callbacks and arg are filled in */
-    uint32_t n_instances;
-    enum sim_routing routing;
+    struct fleet_config fleet; /* its callbacks and arg are filled in */
     struct load_source source;
 
     uint64_t n_background; /* documents to prefill in the background, from the start on */

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "engine/model/family_llama.h"
+#include "engine/model/decoder.h"
 #include "loadgen/bench/engine/counts.h"
 
 static struct {
@@ -43,7 +43,7 @@ static enum status timed_rmsnorm(struct device *d, struct stream *s, const struc
 }
 
 /* Which product of the layer this is; PROFILE_OP_COUNT: no product of this layer. */
-static enum profile_op product_of(const struct llama_layer *y, const void *data)
+static enum profile_op product_of(const struct decoder_layer *y, const void *data)
 {
     if (data == y->qkv.data)
         return PROFILE_QKV;
@@ -58,7 +58,7 @@ static enum profile_op which_product(const struct weight *w)
 {
     for (uint32_t i = 0; i < state.n_layers; i++) {
         uint32_t layer = (state.layer + i) % state.n_layers;
-        enum profile_op op = product_of(&llama_layers(state.weights)[layer], w->data);
+        enum profile_op op = product_of(&decoder_layers(state.weights)[layer], w->data);
 
         if (op != PROFILE_OP_COUNT) {
             state.layer = layer;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measure what a pool of instances gives beside other ways of routing.
 
-    show.py --json OUT.json [--parts rag,conversations,instructions] [--policies pool,hash,...]
-            [--requests 400] [--quick]
+    show.py --json OUT.json [--parts rag,conversations,decode,instructions]
+            [--policies pool,hash,...] [--requests 400] [--quick]
 
 Parts: rag and conversations (instances on this machine behind a router, each policy with the same
-requests and the same memory), instructions (what a connected pool adds to a step when there is
-nothing to pull; needs valgrind and redis-server). README.md beside this file describes them and
-the JSON. The machine must be quiet.
+requests and the same memory), decode (answers whose prefix lies on another instance, read or
+queried), instructions (what a connected pool adds to a step when there is nothing to pull; needs
+valgrind and redis-server). README.md beside this file describes them and the JSON. The machine must
+be quiet.
 
 OUT.json is written after each policy; a later run keeps what it does not measure. `--parts ''`
 prints what OUT.json has.
@@ -24,12 +25,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import decode
 import instructions
 from cluster import POLICIES, Cluster, common, write_model
 from oracle import BLOCK, Paths
 from workloads import WORKLOADS, Workload
 
-PARTS = (*WORKLOADS, "instructions")
+PARTS = (*WORKLOADS, "decode", "instructions")
 SHAPE = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4,
          "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
          "max_position_embeddings": 8192}
@@ -184,6 +186,8 @@ def print_all(out: dict) -> None:
     for name in WORKLOADS:
         if "policies" in out.get(name, {}):
             print_workload(name, out[name])
+    if "decode" in out:
+        decode.print_text(out["decode"])
     if "instructions" in out:
         instructions.print_text(out["instructions"])
     print()
@@ -254,6 +258,9 @@ def main() -> int:
             common.progress(part)
             if part == "instructions":
                 store.put(part, instructions.measure(bench.model, bench.folder))
+            elif part == "decode":
+                model = write_model(bench.folder / "decode-model", decode.SHAPE)
+                store.put(part, decode.measure(model, bench.folder / "decode", args.quick))
             else:
                 run_workload(bench, part, store)
     store.put("targets", targets_of(store.out))

@@ -31,21 +31,21 @@ static enum status next(void *arg, struct load_request *out)
 static struct sim_config usual_sim(const char *policy)
 {
     return (struct sim_config){
-        .instance = {.scheduler = {.policy = policy,
-                                   .n_running_max = 4,
-                                   .n_tokens_max = 512,
-                                   .step_s_max = 0.1},
-                     .cost = &cost,
-                     .swap = SWAP_PROACTIVE,
-                     .in_bytes_per_s = 12e9,
-                     .out_bytes_per_s = 12e9,
-                     .bytes_per_token = SIM_BUILTIN_BYTES_PER_TOKEN,
-                     .n_device_blocks = 400,
-                     .n_host_blocks = 1600,
-                     .segment_tokens = 256,
-                     .prefetch_share = 0.1,
-                     .prefix_caching = true},
-        .n_instances = 1,
+        .fleet.instance = {.scheduler = {.policy = policy,
+                                         .n_running_max = 4,
+                                         .n_tokens_max = 512,
+                                         .step_s_max = 0.1},
+                           .cost = &cost,
+                           .swap = SWAP_PROACTIVE,
+                           .in_bytes_per_s = 12e9,
+                           .out_bytes_per_s = 12e9,
+                           .bytes_per_token = SIM_BUILTIN_BYTES_PER_TOKEN,
+                           .n_device_blocks = 400,
+                           .n_host_blocks = 1600,
+                           .segment_tokens = 256,
+                           .prefetch_share = 0.1,
+                           .prefix_caching = true},
+        .fleet.n_instances = 1,
         .n_output_usual = 16,
         .count = 100,
         .token_times = true,
@@ -116,7 +116,7 @@ static void the_hosts_part_of_a_step_delays_it(void **state)
 
     (void)state;
     m.config.count = 1;
-    m.config.instance.overhead_ns = 3 * MS;
+    m.config.fleet.instance.overhead_ns = 3 * MS;
     simulate(&m, &w);
     assert_near((double)(m.outcomes.v[0].first_ns - SIM_START_NS) / 1e6, 3 + 27 + 17, 1e-3);
     fini(&m);
@@ -162,8 +162,8 @@ static struct sim_config searching(double search_s, double final_share, bool spe
 {
     struct sim_config c = usual_sim("fcfs");
 
-    c.instance.scheduler.n_tokens_max = 1024;
-    c.instance.scheduler.step_s_max = 1;
+    c.fleet.instance.scheduler.n_tokens_max = 1024;
+    c.fleet.instance.scheduler.step_s_max = 1;
     c.search = (struct sim_search){search_s, 4, final_share, speculates};
     return c;
 }
@@ -274,7 +274,7 @@ static void an_unknown_cache_policy_is_refused_in_words(void **state)
     struct workload_config w = constant(10, 2, 1);
 
     (void)state;
-    m.config.instance.cache_policy = "newest";
+    m.config.fleet.instance.cache_policy = "newest";
     assert_ok(workload_create(&m.workload, &w, NULL));
     m.config.source = (struct load_source){next, m.workload};
     buf_reset(&why);
@@ -291,7 +291,7 @@ static void one_place_serves_one_after_the_other(void **state)
     (void)state;
     w.arrival.kind = ARRIVAL_AT_ONCE;
     m.config.count = 2;
-    m.config.instance.scheduler.n_running_max = 1;
+    m.config.fleet.instance.scheduler.n_running_max = 1;
     simulate(&m, &w);
     assert_near((double)(m.outcomes.v[0].first_ns - SIM_START_NS) / 1e6, 44, 1e-3);
     assert_near((double)(m.outcomes.v[1].first_ns - SIM_START_NS) / 1e6, 88, 1e-3);
@@ -327,10 +327,10 @@ static void every_request_ends_once_with_its_tokens(void **state)
             w.output = dist_of("lognormal:40:2");
             w.output_max = 300;
             w.arrival.rate = 4; /* overload: requests queue, and memory is short */
-            m.config.instance.swap = swap;
-            m.config.instance.n_device_blocks = 44;
-            m.config.instance.n_host_blocks = 100;
-            m.config.instance.scheduler.starvation_s = INFINITY;
+            m.config.fleet.instance.swap = swap;
+            m.config.fleet.instance.n_device_blocks = 44;
+            m.config.fleet.instance.n_host_blocks = 100;
+            m.config.fleet.instance.scheduler.starvation_s = INFINITY;
             simulate(&m, &w);
             assert_int_equal(m.outcomes.n, 100);
             for (size_t i = 0; i < m.outcomes.n; i++) {
@@ -377,7 +377,7 @@ static double mean_program_s(bool by_program)
     double sum_s = 0;
     uint32_t n = 0;
 
-    m.config.instance.scheduler.variant = "learned";
+    m.config.fleet.instance.scheduler.variant = "learned";
     m.config.send_session = by_program;
     m.config.real_history = m.config.ends_conversations = true;
     m.config.count = 2000;
@@ -423,8 +423,8 @@ static void equal_seeds_give_equal_outcomes(void **state)
         m[k] = (struct made){.config = usual_sim("skip-join-mlfq")};
         w.n_documents = 30;
         w.arrival.rate = 6;
-        m[k].config.n_instances = 3;
-        m[k].config.instance.n_device_blocks = 40;
+        m[k].config.fleet.n_instances = 3;
+        m[k].config.fleet.instance.n_device_blocks = 40;
         simulate(&m[k], &w);
     }
     assert_int_equal(m[0].outcomes.n, m[1].outcomes.n);
@@ -457,10 +457,10 @@ static void a_full_queue_refuses_requests(void **state)
 
     (void)state;
     w.arrival.kind = ARRIVAL_AT_ONCE;
-    m.config.instance.n_queued_max = 10;
+    m.config.fleet.instance.n_queued_max = 10;
     simulate(&m, &w);
     /* All requests come before the first step: n_running_max of them run and ten wait. */
-    uint32_t n_inside = 10 + m.config.instance.scheduler.n_running_max;
+    uint32_t n_inside = 10 + m.config.fleet.instance.scheduler.n_running_max;
     assert_int_equal(count_ends(&m, OUTCOME_OK, 200), n_inside);
     assert_int_equal(count_ends(&m, OUTCOME_FAILED, 429), 100 - n_inside);
     assert_int_equal(m.outcomes.v[99].error, TARN_ERR_BUSY);
@@ -474,7 +474,7 @@ static void sequences_beyond_the_memory_are_cut_or_refused(void **state)
 
     (void)state;
     m.config.count = 1;
-    m.config.instance.n_device_blocks = 8;
+    m.config.fleet.instance.n_device_blocks = 8;
     simulate(&m, &w);
     assert_int_equal(m.result.n_cut, 1);
     assert_int_equal(m.outcomes.v[0].n_tokens, 7 * 32 + 31 - 100);
@@ -482,7 +482,7 @@ static void sequences_beyond_the_memory_are_cut_or_refused(void **state)
     memset(&m, 0, sizeof m);
     m.config = usual_sim("fcfs");
     m.config.count = 1;
-    m.config.instance.n_device_blocks = 3;
+    m.config.fleet.instance.n_device_blocks = 3;
     simulate(&m, &w);
     assert_int_equal(count_ends(&m, OUTCOME_FAILED, 400), 1);
     assert_non_null(strstr(m.outcomes.v[0].message, "--kv-device-bytes"));
@@ -561,7 +561,7 @@ static void the_capacity_is_that_of_full_batches(void **state)
     assert_ok(workload_create(&workload, &w, NULL));
     config.source = (struct load_source){next, workload};
     config.closed = true;
-    config.instance.n_device_blocks = 4000; /* no copies */
+    config.fleet.instance.n_device_blocks = 4000; /* no copies */
     config.concurrency = 16;
     config.count = 400;
     assert_ok(sim_capacity(&config, &capacity, &why));
@@ -580,10 +580,10 @@ static void routing_spreads_and_sticks(void **state)
 
     (void)state;
     w.arrival.rate = 2;
-    m.config.n_instances = one.config.n_instances = 4;
+    m.config.fleet.n_instances = one.config.fleet.n_instances = 4;
     m.config.real_history = one.config.real_history = true;
-    m.config.routing = ROUTE_SESSION;
-    one.config.routing = ROUTE_ROUND_ROBIN;
+    m.config.fleet.routing = ROUTE_SESSION;
+    one.config.fleet.routing = ROUTE_ROUND_ROBIN;
     simulate(&m, &w);
     simulate(&one, &w);
     int64_t sticky = 0, spread = 0;
@@ -604,7 +604,7 @@ static void the_least_loaded_instance_is_taken(void **state)
 
     (void)state;
     w.arrival.kind = ARRIVAL_AT_ONCE;
-    m.config.count = m.config.n_instances = 4;
+    m.config.count = m.config.fleet.n_instances = 4;
     simulate(&m, &w);
     assert_int_equal(m.result.n_steps, 4);
     for (size_t i = 0; i < 4; i++)
@@ -623,10 +623,10 @@ static struct made swapped(enum sim_swap swap)
     w.output = dist_of("lognormal:100:1");
     w.output_max = 400;
     w.arrival.rate = 1.1;
-    m.config.instance.n_device_blocks = 60;
-    m.config.instance.n_host_blocks = 4000;
-    m.config.instance.swap = swap;
-    m.config.instance.scheduler.starvation_s = INFINITY;
+    m.config.fleet.instance.n_device_blocks = 60;
+    m.config.fleet.instance.n_host_blocks = 4000;
+    m.config.fleet.instance.swap = swap;
+    m.config.fleet.instance.scheduler.starvation_s = INFINITY;
     simulate(&m, &w);
     return m;
 }

@@ -52,12 +52,12 @@ static bool is_reached(void)
 
 static void memory_is_addresses_of_any_size(void **state)
 {
-    unsigned char *a = device_alloc(d, (size_t)1 << 40), *b = device_alloc_pinned(d, 0);
+    unsigned char *a = device_alloc(d, (size_t)1 << 38), *b = device_alloc_pinned(d, 0);
 
     (void)state;
     assert_non_null(a);
     assert_non_null(b);
-    assert_true(b < a || b >= a + ((size_t)1 << 40));
+    assert_true(b < a || b >= a + ((size_t)1 << 38));
     device_free(d, a);
     device_free_pinned(d, b);
     assert_false(device_is_host(d));
