@@ -20,6 +20,7 @@ arrows_table() {
 ^base/             ^base/
 ^kernels/          ^(base|kernels)/
 ^cache/policy/     ^base/|^cache/policy/
+^cache/balance/    ^base/|^cache/balance/
 ^cache/tree/       ^base/|^cache/tree/|^cache/(cache|key)\.h$
 ^cache/disk/       ^base/|^cache/disk/|^cache/key\.h$
 ^cache/pool/       ^base/|^cache/pool/|^cache/(key|events)\.h$
@@ -48,7 +49,7 @@ arrows_table() {
 ^loadgen/load/     ^(base|clients)/|^loadgen/load/
 ^loadgen/bench/policy/  ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^cache/policy/replace\.h$
 ^loadgen/bench/    ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
-^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model|contest)\.h$|^engine/(lineup|settings)\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
+^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model|contest)\.h$|^engine/(lineup|settings)\.h$|^cache/cache\.h$|^cache/balance/|^kernels/(device|backend|params)\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .
 ^deploy/           ^(base|clients|deploy)/
@@ -211,6 +212,7 @@ cache/planted.c "engine/request.h"
 cache/planted.c "kernels/cpu/pool.h"
 cache/planted.c "cache/store/kv_store_inner.h"
 cache/policy/planted.c "cache/cache.h"
+cache/balance/planted.c "cache/key.h"
 cache/tree/planted.c "cache/store/kv_store.h"
 cache/disk/planted.c "cache/store/kv_store.h"
 cache/disk/planted.c "cache/cache.h"

@@ -190,6 +190,10 @@ static void print_pool(FILE *f, const struct json *root)
             "sent\n",
             name, table_count_of(pool, "instances"), table_count_of(pool, "peers"), transport,
             table_count_of(pool, "lookups"), table_count_of(pool, "found"), in, out);
+    if (table_count_of(pool, "queries") || table_count_of(pool, "attended_rows"))
+        fprintf(f, "queries: %lld sent, %lld without an answer; %lld rows for others\n",
+                table_count_of(pool, "queries"), table_count_of(pool, "queries_failed"),
+                table_count_of(pool, "attended_rows"));
     if (!table_is_yes(pool, "directory_up"))
         fputs("POOL: the directory does not answer now\n", f);
 }

@@ -21,6 +21,30 @@ static void add_instance(struct table *t, const struct json *i)
     table_cell(t, "%s", table_text_of(i, "version"));
 }
 
+/* Say whether all catalogs have the digest of the first instance that has one. */
+static void print_documents(FILE *f, const struct json *list)
+{
+    const char *first = NULL;
+    uint32_t n = 0, n_differ = 0;
+
+    for (size_t i = 0; i < js_len(list); i++) {
+        const struct json *value = js_get(js_at(list, i), "documents");
+        if (!value || !js_is(value, JS_STRING) || js_string(value, NULL)[0] == '\0')
+            continue;
+        const char *digest = js_string(value, NULL);
+        first = first ? first : digest;
+        n++;
+        n_differ += strcmp(digest, first) != 0;
+    }
+    if (n < 2)
+        return;
+    if (n_differ == 0)
+        fprintf(f, "documents: the catalogs of %u instances agree\n", n);
+    else
+        fprintf(f, "documents: the catalogs of %u instances differ (a change arrives in seconds)\n",
+                n);
+}
+
 static enum status print_list(FILE *f, const struct json *root)
 {
     static const char *const names[] = {"name", "state",   "address", "http",   "KV blocks",
@@ -43,6 +67,7 @@ static enum status print_list(FILE *f, const struct json *root)
         add_instance(t, js_at(list, i));
     table_print(f, t);
     table_destroy(t);
+    print_documents(f, list);
     return OK;
 }
 

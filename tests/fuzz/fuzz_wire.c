@@ -5,6 +5,21 @@
 #include "cache/pool/wire.h"
 #include "tests/fuzz/fuzz.h"
 
+static void check_query(const struct wire_message *m)
+{
+    uint32_t end = 0;
+
+    ASSERT(m->n >= 1 && m->n <= WIRE_SEGMENTS_MAX && m->layer < WIRE_LAYERS_MAX);
+    ASSERT(m->n_rows >= 1 && m->n_rows <= WIRE_ROWS_MAX);
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct wire_segment s = wire_get_segment(m->segments + (size_t)i * WIRE_SEGMENT_BYTES);
+        ASSERT(s.at >= end && s.n_blocks >= 1 && s.at + s.n_blocks <= WIRE_PATH_MAX);
+        ASSERT(s.n_tokens <= s.n_blocks * KV_BLOCK_TOKENS);
+        ASSERT(s.n_tokens > (s.n_blocks - 1u) * KV_BLOCK_TOKENS);
+        end = s.at + s.n_blocks;
+    }
+}
+
 static void check_message(const uint8_t *bytes, size_t n)
 {
     struct wire_message m;
@@ -18,7 +33,14 @@ static void check_message(const uint8_t *bytes, size_t n)
     if (m.kind == WIRE_READ || m.kind == WIRE_DATA)
         for (uint32_t i = 0; i < m.n; i++)
             ASSERT(m.n <= WIRE_READ_MAX && m.at[i] < WIRE_PATH_MAX);
-    ASSERT(wire_payload_bytes(&m, 1) <= WIRE_PATH_MAX * (KV_KEY_BYTES + WIRE_META_BYTES));
+    if (m.kind == WIRE_QUERY)
+        check_query(&m);
+    if (m.kind == WIRE_QUERY || m.kind == WIRE_TILES)
+        ASSERT(wire_payload_bytes(&m, 1) <= WIRE_FLOATS_BYTES_MAX && m.n_bytes % 4 == 0);
+    else if (m.kind == WIRE_NOTE)
+        ASSERT(m.n_bytes >= 1 && m.n_bytes <= WIRE_NOTE_MAX);
+    else
+        ASSERT(wire_payload_bytes(&m, 1) <= WIRE_PATH_MAX * (KV_KEY_BYTES + WIRE_META_BYTES));
     ASSERT(wire_encode(&m, again) == n && memcmp(again, bytes, n) == 0);
 }
 

@@ -20,10 +20,10 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests" / "tools"))
 import tarn_test  # noqa: E402
 
-TIMEOUT = 120
+TIMEOUT = tarn_test.patience(120)
 # Most seconds until a state is reached: a guard against hanging. An effect that would also come
 # without the tested code must take longer than this.
-WAIT_SECONDS = 60
+WAIT_SECONDS = tarn_test.patience(60)
 
 
 def wait_until(is_there: Callable[[], bool], words: Callable[[], object] = lambda: "") -> float:
@@ -123,7 +123,7 @@ class Server:
         return wait_until(lambda: want(self.blocks_in_use()),
                           lambda: f"{self.blocks_in_use()} blocks in use")
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = tarn_test.patience(60)) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:

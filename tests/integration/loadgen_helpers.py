@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from tarn_test import is_sanitized, program  # noqa: E402
+from tarn_test import is_sanitized, patience, program  # noqa: E402
 
 SANITIZED = is_sanitized(program("tarn-loadgen"))
 MS = 1e6
@@ -49,7 +49,8 @@ def loadgen(url, *arguments, code=0, first=(), env=None):
         if first:
             command = [c for i, c in enumerate(command)
                        if c != "--raw" and command[i - 1] != "--raw"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
+        done = subprocess.run(command, capture_output=True, text=True,
+                              timeout=patience(300), check=False,
                               env={**os.environ, **(env or {})})
         assert done.returncode == code, (command, done.returncode, done.stdout, done.stderr)
         return read_result(done, folder)
@@ -57,7 +58,7 @@ def loadgen(url, *arguments, code=0, first=(), env=None):
 
 def get(server, path, method="GET"):
     request = urllib.request.Request(server.url + path, method=method)
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=patience(120)) as answer:
         return answer.read().decode()
 
 

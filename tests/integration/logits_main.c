@@ -158,6 +158,7 @@ int main(int argc, char **argv)
     check(hash_init(), &why);
     uint32_t *ids = read_ids(o.ids_file, &n);
     check(model_config_load(&m, o.dir, &why), &why);
+    model_set_context(&m, n);
     check(weights_stored_dtype(&m, o.dir, &stored, &why), &why);
     m.family->count_work(&m, NULL, &work);
     struct device_config dc = {.kind = o.kind,

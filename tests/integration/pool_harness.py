@@ -36,8 +36,10 @@ DATA_PORT = 7000
 FIRST_ID, N_IDS = 20, 200  # ids of made prompts
 # A prefill that costs more than reading its KV from another process, and still little.
 SHAPE = ("--layers", "4", "--dim", "256", "--heads", "4", "--kv-heads", "1", "--ffn", "1024")
+# KV is read: test_pool_query.py is about queries.
+PULLS = ("--pool-query", "never")
 # Deadlines so long that only a fault meets them.
-PATIENT = ("--pool-lookup-ms", "20000", "--pool-pull-ms", "20000")
+PATIENT = ("--pool-lookup-ms", "20000", "--pool-pull-ms", "20000", *PULLS)
 
 
 def pool_model(folder: str, *options: str) -> Path:

@@ -229,7 +229,8 @@ def tarnctl_reads_and_forgets() -> None:
     with tarn_server(MODEL) as s:
         def ctl(*words: str) -> str:
             return subprocess.run([str(tarn_test.program("tarnctl")), "--url", s.url, *words],
-                                  capture_output=True, text=True, timeout=60, check=True).stdout
+                                  capture_output=True, text=True,
+                                  timeout=tarn_test.patience(60), check=True).stdout
         for _ in range(2):
             ask(s, 1)
         body = wait_for(s, idle)

@@ -28,7 +28,7 @@ PAGE, HEADER = 4096, 256  # cache/disk/DISK_FORMAT.md
 DISK_BYTES = 8 << 20
 SEEDS = (1, 2, 3)
 SYSTEM = "You answer questions about trains. " * 12
-WAIT_S = 120
+WAIT_S = tarn_test.patience(120)
 
 MODEL: Path
 OTHER: Path  # of the same shape, with other weights

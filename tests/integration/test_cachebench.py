@@ -39,7 +39,8 @@ HEADER = 256
 
 def run(*options: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [str(tarn_test.program("tarn-cachebench")), *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True,
+                          timeout=tarn_test.patience(300), check=False)
     assert done.returncode == code, (command, done.returncode, done.stdout, done.stderr)
     return done
 

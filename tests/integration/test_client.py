@@ -22,12 +22,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from scripted_server import ScriptedServer  # noqa: E402
-from tarn_test import is_sanitized, program  # noqa: E402
+from tarn_test import is_sanitized, patience, program  # noqa: E402
 
 MS = 1_000_000
 KB_PER_CONNECTION_MAX = 40
 SANITIZED = is_sanitized(program("tarn-client-calls"))
-WAIT_SECONDS = 60  # a guard against hanging
+WAIT_SECONDS = patience(60)  # a guard against hanging
 
 
 def get(server, path, method="GET"):
@@ -43,7 +43,8 @@ def calls(server, script=None, **options):
         command += ["--script", json.dumps(script)]
     for name, value in options.items():
         command += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True,
+                          timeout=patience(300), check=False)
     assert done.returncode == 0, (command, done.returncode, done.stdout, done.stderr)
     return json.loads(done.stdout)
 

@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from tarn_test import REPO, build_dir, free_port, program, server, skip  # noqa: E402
+from tarn_test import REPO, build_dir, free_port, patience, program, server, skip  # noqa: E402
 
 KUBERNETES = REPO / "deploy/kubernetes"
 POOL = KUBERNETES / "pool"
@@ -267,7 +267,8 @@ def server_takes_the_arguments_of_the_pool():
 def service_links_are_off_because_they_would_stop_the_server():
     environment = {**os.environ, "TARN_PORT": "tcp://10.0.0.7:8000"}
     done = subprocess.run([str(program("tarn-server")), "--model", str(REPO / "deploy/demo-model")],
-                          env=environment, capture_output=True, text=True, timeout=60, check=False)
+                          env=environment, capture_output=True, text=True,
+                          timeout=patience(60), check=False)
     assert done.returncode == 1 and "TARN_PORT" in done.stderr, done
     assert pod()["enableServiceLinks"] is False
 
@@ -278,14 +279,14 @@ def haproxy_takes_its_file():
     assert shutil.which("haproxy"), "haproxy is missing: see TEST_PACKAGES in deploy/lib.sh"
     path = REPO / "deploy/haproxy/haproxy.cfg"
     done = subprocess.run(["haproxy", "-c", "-f", str(path)], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=patience(60), check=False)
     assert done.returncode == 0, done
     text = path.read_text()
     assert re.search(r"^    balance roundrobin$", text, re.M)
     assert "option httpchk GET " + container()["readinessProbe"]["httpGet"]["path"] in text
     assert re.search(r"^    retry-on .*\b503\b", text, re.M)
     wrong = subprocess.run(["haproxy", "-c", "-f", "/dev/stdin"], input=text + "    balanced\n",
-                           capture_output=True, text=True, timeout=60, check=False)
+                           capture_output=True, text=True, timeout=patience(60), check=False)
     assert wrong.returncode != 0, wrong  # the check itself
 
 
@@ -327,7 +328,7 @@ ensure_packages "$@"
 def services_of_packages_neither_start_nor_stay_enabled():
     def said(policy, *packages):
         done = subprocess.run(["bash", "-c", PRETEND, "bash", policy, *packages], cwd=REPO,
-                              text=True, capture_output=True, timeout=60, check=True)
+                              text=True, capture_output=True, timeout=patience(60), check=True)
         return done.stdout.splitlines()[1:]
 
     disable = "systemctl --quiet disable redis-server"
@@ -373,7 +374,7 @@ def images_run_as_the_user_of_the_manifest():
 
 def help_text():
     return subprocess.run([str(program("tarn-server")), "--help"], capture_output=True, text=True,
-                          timeout=60, check=True).stdout
+                          timeout=patience(60), check=True).stdout
 
 
 def cuda_image_has_every_build_package():
@@ -390,7 +391,8 @@ def healthcheck_tells_a_server_from_none():
     assert command[0] == "tarnctl"
 
     def status(url):
-        return subprocess.run([str(program("tarnctl")), *command[1:]], timeout=60, check=False,
+        return subprocess.run([str(program("tarnctl")), *command[1:]],
+                              timeout=patience(60), check=False,
                               env={"TARN_URL": url}, capture_output=True).returncode
 
     with server(REPO / "deploy/demo-model") as url:

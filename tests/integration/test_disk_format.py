@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from tarn_test import program  # noqa: E402
+from tarn_test import patience, program  # noqa: E402
 
 PAGE, HEADER, BLOCK_BYTES, EXTENT_BYTES, N_EXTENTS = 4096, 256, 6000, 8192, 40
 FINGERPRINT = hashlib.sha256(b"a model").digest()
@@ -96,7 +96,7 @@ class Directory:
 
 def verify(path: Path, code: int) -> dict:
     done = subprocess.run([str(program("tarnctl")), "cache", "verify", str(path), "--json"],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return json.loads(done.stdout)["directories"][0] if done.stdout else {"error": done.stderr}
 

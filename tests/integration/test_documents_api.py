@@ -380,7 +380,8 @@ def a_deleted_document_leaves_no_kv() -> None:
 def requests_finish_when_their_document_is_deleted() -> None:
     put("used", prefill="now")
     wait_ready("used")
-    connection = http.client.HTTPConnection("127.0.0.1", SERVER.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", SERVER.port,
+                                            timeout=tarn_test.patience(60))
     body = {"messages": [{"role": "system", "content": FILE_TEXT},
                          {"role": "user", "content": QUESTION}], "max_tokens": 100,
             "ignore_eos": True, "temperature": 0, "stream": True,
@@ -457,7 +458,8 @@ def an_import_without_lines_is_refused() -> None:
 def what_an_import_told_as_done_survives_a_kill() -> None:
     names = [f"k{i:05}" for i in range(4000)]
     server = start(folder="killed")
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port,
+                                            timeout=tarn_test.patience(60))
     connection.request("POST", f"{DOCUMENTS}/bulk", lines_of(names),
                        {"Authorization": f"Bearer {A}"})
     response = connection.getresponse()

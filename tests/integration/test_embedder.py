@@ -61,7 +61,7 @@ class Embedding:
             text_file.write_text(text)
             done = subprocess.run([str(tarn_test.program("tarn-embed")), str(model),
                                    str(text_file), str(out), *options],
-                                  capture_output=True, text=True, timeout=300)
+                                  capture_output=True, text=True, timeout=tarn_test.patience(300))
             self.status, self.words = done.returncode, done.stderr.strip()
             if self.status == 0:
                 name, n, *ids = done.stdout.split()

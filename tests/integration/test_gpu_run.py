@@ -102,7 +102,7 @@ class Machine:
 
     def run(self, *options: str) -> tuple[int, str]:
         process = self.start(*options)
-        output = process.communicate(timeout=800)[0].decode()
+        output = process.communicate(timeout=tarn_test.patience(800))[0].decode()
         return process.returncode, output
 
     def report(self) -> str:

@@ -4,7 +4,8 @@
 The test needs neither NumPy nor ../shared: make_hf_golden.py wrote models and logits, which are
 in the repository.
 Each case runs on the best CPU kernels of this machine, the portable ones and the reference
-kernels, weights and KV in f32, the prompt in chunks of 64 and of 7.
+kernels, weights and KV in f32, the prompt in chunks of 64 and of 7. With --emulated-gpu it runs on
+the emulated GPU instead.
 """
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ def largest_error(ours: array.array, golden: array.array) -> float:
     return worst
 
 
-def check(case: Path) -> bool:
+def check(case: Path, runs: list[tuple[str, ...]]) -> bool:
     ids = [int(word) for word in (case / "ids.txt").read_text().split()]
     golden = array.array("f")
     golden.frombytes((case / "logits.f32").read_bytes())
     good = True
-    for options in RUNS:
+    for options in runs:
         ours = tarn_test.run_logits(case, ids, "--dtype", "f32", "--kv-dtype", "f32", *options)
         if len(ours) != len(golden):
             print(f"FAIL {case.name} {options}: {len(ours)} logits, expected {len(golden)}")
@@ -56,7 +57,8 @@ def main() -> None:
     cases = sorted(p.parent for p in (REPO / "tests" / "golden").glob("*/logits.f32"))
     if not cases:
         raise SystemExit("no case in tests/golden")
-    results = [check(case) for case in cases]
+    runs = [("--device", "cuda")] if "--emulated-gpu" in sys.argv else RUNS
+    results = [check(case, runs) for case in cases]
     sys.exit(0 if all(results) else 1)
 
 

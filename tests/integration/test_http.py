@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from http_helpers import Server, make_model, run_tests, tarn_server, wait_until
+from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test, wait_until
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -297,7 +297,7 @@ def a_huge_body_is_413() -> None:
     assert status == 413 and answer["error"]["code"] == "body_too_large", (status, answer)
     # Without a Content-Length the limit is met on the way.
     import http.client
-    c = http.client.HTTPConnection("127.0.0.1", SERVER.port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", SERVER.port, timeout=tarn_test.patience(60))
     c.request("POST", CHAT, iter([b" " * 65536] * 48), encode_chunked=True,
               headers={"Transfer-Encoding": "chunked"})
     assert c.getresponse().status == 413

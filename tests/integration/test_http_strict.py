@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from http_helpers import run_tests
+from http_helpers import run_tests, tarn_test
 from network_helpers import CHAT, SLOW_US, Net, ask_unix, chat, make_certificate, post_bytes
 
 HOST = b"Host: x\r\n"
@@ -223,7 +223,8 @@ def well_formed_heads_are_accepted() -> None:
 
 def a_compressed_body_gets_415() -> None:
     with Net() as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port,
+                                                timeout=tarn_test.patience(30))
         for coding, status in (("gzip", 415), ("br", 415), ("gzip, identity", 415),
                                ("identity", 200), ("Identity", 200), ("", 200)):
             connection.request("POST", "/tokenize", BODY, {"Content-Encoding": coding})
@@ -289,7 +290,8 @@ def a_half_closed_client_gets_its_answer() -> None:
 def standard_clients_skip_what_shows_that_they_are_there() -> None:
     """http.client reads the answer, although its socket is half closed and 100 Continue came."""
     with Net(prefill_us=2_000_000) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port,
+                                                timeout=tarn_test.patience(30))
         connection.request("POST", CHAT, json.dumps(chat()))
         connection.sock.shutdown(socket.SHUT_WR)
         response = connection.getresponse()

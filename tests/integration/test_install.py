@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from tarn_test import build_dir, server  # noqa: E402
+from tarn_test import build_dir, patience, server  # noqa: E402
 
 PROGRAMS = ["tarn-server", "tarnctl", "tarn-loadgen", "tarn-bench", "tarn-cachebench",
             "tarn-cachesim", "tarn-schedbench", "tarn-retrievalbench"]
@@ -29,7 +29,8 @@ HERE = Path(__file__).resolve().parent
 
 def run(*command, ok=0, **options):
     """Standard output of a command that must end with status `ok`."""
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300,
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True,
+                          timeout=patience(300),
                           check=False, **options)
     assert done.returncode == ok, (command, done.returncode, done.stdout[-3000:],
                                    done.stderr[-3000:])
@@ -159,7 +160,7 @@ def start(prefix, folder, *options):
             time.sleep(0.05)
     finally:
         process.terminate()
-        assert process.wait(timeout=60) == 0, log.read_text()
+        assert process.wait(timeout=patience(60)) == 0, log.read_text()
     return configuration_of(log)
 
 

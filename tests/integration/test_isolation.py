@@ -283,7 +283,8 @@ def a_preamble_that_cannot_be_shared_ends_the_start() -> None:
     for options, model, words in cases:
         run = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(model),
                               "--port", "0", "--cache-dir", str(FOLDER / "cache"), *options],
-                             capture_output=True, text=True, timeout=60, check=False)
+                             capture_output=True, text=True,
+                             timeout=tarn_test.patience(60), check=False)
         last = run.stderr.strip().splitlines()[-1]
         assert run.returncode == 1 and "--preamble: " in last and words in last, (words, last)
 

@@ -165,14 +165,16 @@ def a_bad_key_file_stops_the_start_with_all_its_mistakes() -> None:
                      {"name": "c", "key": "sk-MARKER-02", "weight": -1}])
     program = str(tarn_test.program("tarn-server"))
     done = subprocess.run([program, "--model", "/there/is/no/model", "--api-key-file", path],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True,
+                          timeout=tarn_test.patience(60), check=False)
     assert done.returncode == 1, done
     for words in ("keys[0].key: must not be empty", 'did you mean \\"name\\"?',
                   "keys[1].name: is missing", "keys[2].weight: -1 is outside", "4 mistakes"):
         assert words in done.stderr, (words, done.stderr)
     assert "MARKER" not in done.stderr, done.stderr
     done = subprocess.run([program, "--model", "x", "--api-key-file", "/there/is/none"],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True,
+                          timeout=tarn_test.patience(60), check=False)
     assert done.returncode == 1 and "No such file" in done.stderr, done
 
 

@@ -269,7 +269,8 @@ def wrong_endpoints_are_refused_by_name() -> None:
                            (("--trust-router-headers", "--router-objectives", "a"),
                             "--router-objectives")):
         done = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(MODEL),
-                               *options], capture_output=True, text=True, timeout=60)
+                               *options], capture_output=True, text=True,
+                               timeout=tarn_test.patience(60))
         assert done.returncode == 1 and words in done.stderr, done
 
 

@@ -40,7 +40,9 @@ def serve(*options: str, env: dict[str, str] | None = None) -> Server:
 def start_fails(*options: str, env: dict[str, str] | None = None) -> tuple[str, str]:
     """stdout and stderr of a server whose start must fail."""
     done = subprocess.run([str(tarn_test.program("tarn-server")), *options], capture_output=True,
-                          text=True, timeout=60, check=False, env={**os.environ, **(env or {})})
+                          text=True,
+                          timeout=tarn_test.patience(60), check=False,
+                          env={**os.environ, **(env or {})})
     assert done.returncode == 1, done
     return done.stdout, done.stderr
 
@@ -104,7 +106,8 @@ def the_variable_of_clients_is_none_of_the_servers() -> None:
 def ask_names_what_it_could_not_reach() -> None:
     def ask(url: str) -> str:
         done = subprocess.run([sys.executable, str(REPO / "deploy" / "ask.py"), "--url", url, "Hi"],
-                              capture_output=True, text=True, timeout=60, check=False)
+                              capture_output=True, text=True,
+                              timeout=tarn_test.patience(60), check=False)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done
         return done.stderr
 

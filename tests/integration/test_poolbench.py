@@ -24,6 +24,7 @@ import show as show_module  # noqa: E402
 import workloads  # noqa: E402
 
 SHOW = REPO / "loadgen" / "bench" / "pool" / "show.py"
+SIMULATED = REPO / "loadgen" / "bench" / "pool" / "simulated.py"
 OWN = ["--documents", REPO / "loadgen" / "data" / "rag" / "documents.jsonl", "--questions",
        REPO / "loadgen" / "data" / "rag" / "questions.jsonl"]
 
@@ -120,7 +121,8 @@ def two_policies_have_all_figures() -> None:
         done = subprocess.run([sys.executable, str(SHOW), "--requests", "16", "--parts",
                                "conversations", "--policies", "round-robin,hash", "--rate",
                                "50", "--json", str(file), *map(str, OWN)],
-                              capture_output=True, text=True, timeout=400, check=False)
+                              capture_output=True, text=True,
+                              timeout=tarn_test.patience(400), check=False)
         assert done.returncode == 0, done.stderr
         out = json.loads(file.read_text())
     part, n = out["conversations"], 24
@@ -135,6 +137,46 @@ def two_policies_have_all_figures() -> None:
             assert r["router"]["statuses"] == {"200": n}
             assert sum(r["router"]["requests"]) == n and r["router_busy"] > 0
     assert out["targets"] == []  # nothing is compared without the pool
+
+
+def write_traces(data: Path) -> None:
+    """A few requests in the formats of the two public traces."""
+    mooncake, rag = data / "traces-mooncake", data / "traces-ragpulse"
+    mooncake.mkdir(parents=True)
+    rag.mkdir()
+    (mooncake / "conversation_trace.jsonl").write_text("".join(json.dumps(
+        {"timestamp": 1000 * i, "input_length": 1536, "output_length": 20,
+         "hash_ids": [0, 1 + i % 3, 10 + i]}) + "\n" for i in range(40)))
+    for number, name in enumerate(("1_sys_prompt", "2_passages", "3_history", "4_user_input",
+                                   "5_web_search")):
+        (rag / f"{name}.jsonl").write_text("".join(json.dumps(
+            {"id": 10 * number + k, "token_length": 130}) + "\n" for k in range(5)))
+    (rag / "0_trace.jsonl").write_text("".join(json.dumps(
+        {"timestamp": str(i), "input_length": 500, "output_length": 20, "hash_ids": {
+            "sys_prompt": [0, 1, 2 + i % 3], "passages_ids": [10 + i % 5, 11], "history": [],
+            "web_search": [], "user_input": [30 + i % 5]}}) + "\n" for i in range(40)))
+
+
+def simulated_pools_have_all_figures_and_are_not_run_twice() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "simulated.json"
+        write_traces(Path(folder) / "data")
+        command = [sys.executable, str(SIMULATED), "--quick", "--json", str(out), "--data",
+                   str(Path(folder) / "data"), "--parts", "ladder-4,traces,scale,failure"]
+        first = subprocess.run(command, capture_output=True, text=True, check=True)
+        again = subprocess.run(command, capture_output=True, text=True, check=True)
+        result = json.loads(out.read_text())
+    assert first.stdout == again.stdout and not again.stderr, again.stderr
+    ladder = result["ladder-4"]["policies"]
+    for rate, pool in ladder["random, pool"].items():
+        # Memory suffices, so a pool finds nearly all that a router with knowledge finds.
+        assert pool["hit_share"] > 0.85 * ladder["precise"][rate]["hit_share"]
+        assert pool["hit_share"] > ladder["random"][rate]["hit_share"]
+        assert pool["remote_share"] > 0 == ladder["random"][rate]["remote_share"]
+        assert pool["failed"] == 0
+    assert result["traces"]["mooncake"]["hash"]["offered"]["access_cv"] > 2  # one of 8 has all
+    assert result["failure"]["random, pool"]["one"]["failed"] == 0
+    assert result["scale"]["mooncake"]["8"]["random, pool"]["offered"]["directory_commands"] > 0
 
 
 def mistakes_are_answered_in_words() -> None:
@@ -152,7 +194,9 @@ def main() -> None:
     tarn_test.program("tarn-server")
     for test in (a_seed_makes_one_workload, ideal_caches_find_what_a_count_by_hand_finds,
                  a_view_follows_the_events, requests_go_where_their_policy_says,
-                 two_policies_have_all_figures, mistakes_are_answered_in_words):
+                 two_policies_have_all_figures,
+                 simulated_pools_have_all_figures_and_are_not_run_twice,
+                 mistakes_are_answered_in_words):
         test()
         print("ok:", test.__name__)
 

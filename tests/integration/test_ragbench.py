@@ -14,6 +14,9 @@ sys.path.insert(0, str(REPO / "loadgen" / "bench" / "rag"))
 import scenario  # noqa: E402
 import show as show_module  # noqa: E402
 
+sys.path.insert(0, str(REPO / "tests" / "tools"))
+from tarn_test import patience  # noqa: E402
+
 SHOW = REPO / "loadgen" / "bench" / "rag" / "show.py"
 DATA = REPO / "loadgen" / "data" / "rag"
 OWN = ["--documents", DATA / "documents.jsonl", "--data", "/nonexistent"]
@@ -21,7 +24,7 @@ OWN = ["--documents", DATA / "documents.jsonl", "--data", "/nonexistent"]
 
 def show(*options: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([sys.executable, str(SHOW), *map(str, options)], capture_output=True,
-                          text=True, timeout=400, check=False)
+                          text=True, timeout=patience(400), check=False)
     assert done.returncode == code, (options, done.returncode, done.stdout, done.stderr)
     return done
 

@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from tarn_test import REPO, build_dir, free_port, free_ports  # noqa: E402
+from tarn_test import REPO, build_dir, free_port, free_ports, patience  # noqa: E402
 
 DOCUMENTS = ["README.md", *sorted(str(p.relative_to(REPO)) for folder, pattern in
                                   (("docs/user", "*.md"), ("loadgen", "**/README.md"))
                                   for p in (REPO / folder).glob(pattern))]
 SIMULATIONS = "docs/user/scheduling.md"
-LIMIT_S = 240  # of one command; none takes that long, but the machine may be busy
+LIMIT_S = patience(240)  # of one command; none takes that long, but the machine may be busy
 TAIL = 3000    # of an output that is shown
 
 
@@ -58,7 +58,8 @@ ANSWERED = r"Successful requests: +[1-9][\s\S]*Failed requests: +0 "
 RULES = [
     Rule(r"^deploy/quickstart\b", "skip", why="start_quickstart() has run it"),
     Rule(r"^deploy/pool --instances 2$", "skip", why="the same as in README.md"),
-    Rule(r"^loadgen/bench/pool/show\.py\b", "skip", why="minutes; the test poolbench runs it"),
+    Rule(r"^loadgen/bench/pool/(show|simulated)\.py\b", "skip",
+         why="minutes; the test poolbench runs it"),
     Rule(r"^deploy/pool\b", change=((r"^deploy/pool", "deploy/pool --no-install --once --port "
                                      f"{free_ports(3)}"),),
          expect=r"\n +\d+ +\d+ +[1-9]\d* +[\d.]+ ms   http"),
@@ -261,7 +262,7 @@ class Clone:
             wait_for(lambda: is_ready(port), server, out)
         finally:
             server.send_signal(signal.SIGTERM)
-            status = server.wait(timeout=60)
+            status = server.wait(timeout=patience(60))
         assert status == 0, (status, out.read_text()[-TAIL:])
 
 
@@ -308,7 +309,7 @@ def wait_for_quickstart(process: subprocess.Popen[bytes], out: Path) -> None:
 def end_quickstart(process: subprocess.Popen[bytes], out: Path) -> None:
     """Ctrl-C goes to quickstart and to its server."""
     os.killpg(process.pid, signal.SIGINT)
-    status = process.wait(timeout=60)
+    status = process.wait(timeout=patience(60))
     assert status == 0, (status, out.read_text()[-TAIL:])
 
 

@@ -200,7 +200,8 @@ def the_log_names_a_bounded_number_of_unknown_fields() -> None:
 def started(*options: str, env: dict[str, str] | None = None) -> str:
     """The message of a server that refuses to start."""
     done = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(DEMO), "--port",
-                           "0", *options], capture_output=True, text=True, timeout=60,
+                           "0", *options], capture_output=True, text=True,
+                           timeout=tarn_test.patience(60),
                           env={**os.environ, **(env or {})})
     assert done.returncode == 1, done
     return done.stderr
@@ -219,7 +220,7 @@ def a_list_of_names_is_trimmed() -> None:
     with tarn_server(DEMO, "--no-profile-cost", "--served-model-name", " a, b c ",
                      "--api-key", "one, two\n") as server:
         def ask(path: str, key: str) -> tuple[int, Any]:
-            c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=tarn_test.patience(60))
             c.request("GET", path, headers={"Authorization": f"Bearer {key}"})
             response = c.getresponse()
             answer = json.loads(response.read())

@@ -18,7 +18,8 @@ SMALL = ["--vectors", 3000, "--dim", 16, "--queries", 30, "--clusters", 20, "--s
 
 def bench(*options: object) -> subprocess.CompletedProcess[str]:
     command = [str(tarn_test.program("tarn-retrievalbench")), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True,
+                          timeout=tarn_test.patience(300), check=False)
 
 
 def main() -> int:

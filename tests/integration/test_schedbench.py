@@ -29,7 +29,8 @@ POLICIES = {"fcfs", "skip-join-mlfq", "mlfq", "srpt", "sjf-prompt"}
 
 
 def run(command: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, capture_output=True, text=True,
+                          timeout=tarn_test.patience(400), check=False)
     assert done.returncode == code, (command, done.returncode, done.stdout, done.stderr)
     return done
 

@@ -46,7 +46,8 @@ def settled(s: Server, n_ended: int) -> dict[str, float]:
 
 
 def preempted(m: dict[str, float]) -> float:
-    n = sum(m[f'tarn:preemptions_total{{reason="{reason}"}}'] for reason in ("place", "memory"))
+    n = sum(m[f'tarn:preemptions_total{{reason="{reason}"}}']
+            for reason in ("place", "memory", "query"))
     assert n == m["vllm:num_preemptions_total"], m
     return n
 
@@ -110,7 +111,7 @@ def a_misspelt_or_invalid_option_ends_the_start() -> None:
     for options, words in cases:
         run = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(MODEL),
                               "--port", "0", *options], capture_output=True, text=True,
-                             timeout=60, check=False)
+                             timeout=tarn_test.patience(60), check=False)
         assert run.returncode == 1 and words in run.stderr, (options, run.stderr)
 
 

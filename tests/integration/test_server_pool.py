@@ -57,7 +57,8 @@ def of_pool(server) -> dict:
 def refused(*options: str) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TARN_")}
     done = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(MODEL), *options],
-                          env=environment, capture_output=True, text=True, timeout=60, check=False)
+                          env=environment, capture_output=True, text=True,
+                          timeout=tarn_test.patience(60), check=False)
     assert done.returncode == 1 and not done.stdout, done
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr

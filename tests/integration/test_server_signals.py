@@ -91,7 +91,8 @@ def served(port: int) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=60)) as s:
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port),
+                                                      timeout=tarn_test.patience(60))) as s:
         der = s.getpeercert(binary_form=True)
         s.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert s.recv(4096).startswith(b"HTTP/1.1 200 ")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from tarn_test import program  # noqa: E402
+from tarn_test import patience, program  # noqa: E402
 from loadgen_helpers import SANITIZED, compare_metrics, loadgen, metrics_of  # noqa: E402
 from scripted_server import ScriptedServer  # noqa: E402
 
@@ -27,7 +27,8 @@ POLICIES = ["skip-join-mlfq", "mlfq", "fcfs", "sjf-prompt", "srpt"]
 
 def run(*options: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [str(program("tarn-loadgen")), *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True,
+                          timeout=patience(300), check=False)
     assert done.returncode == code, (command, done.returncode, done.stdout, done.stderr)
     return done
 

@@ -94,13 +94,15 @@ static void the_pool_is_a_line(void **state)
         cache_table_print,
         "{\"object\":\"cache\",\"tiers\":[],\"pool\":{\"name\":\"blue\",\"transport\":\"ucx\","
         "\"directory_up\":true,\"instances\":4,\"peers\":3,\"lookups\":30,"
-        "\"found\":12,\"pulled_bytes\":2048,\"lent_bytes\":3145728}}",
+        "\"found\":12,\"pulled_bytes\":2048,\"lent_bytes\":3145728,\"queries\":96,"
+        "\"queries_failed\":1,\"attended_rows\":7}}",
         OK);
 
     (void)state;
     expect_line(text, "pool",
                 "pool blue: 4 instances, 3 connected, ucx; 30 lookups, 12 found, 2.0K read, 3.0M "
                 "sent");
+    expect_line(text, "queries", "queries: 96 sent, 1 without an answer; 7 rows for others");
     assert_null(strstr(text, "POOL"));
     free(text);
     text = printed(cache_table_print,

@@ -39,6 +39,22 @@ static void every_instance_is_a_line(void **state)
     free(text);
 }
 
+static void catalogs_that_agree_or_differ_are_told(void **state)
+{
+    (void)state;
+    char *agree = printed("{\"object\":\"list\",\"pool\":\"p\",\"data\":["
+                          "{\"documents\":\"01\"},{\"documents\":\"\"},{\"documents\":\"01\"}]}",
+                          OK);
+    char *differ = printed("{\"object\":\"list\",\"pool\":\"p\",\"data\":["
+                           "{\"documents\":\"01\"},{\"documents\":\"02\"}]}",
+                           OK);
+
+    assert_non_null(strstr(agree, "\ndocuments: the catalogs of 2 instances agree\n"));
+    assert_non_null(strstr(differ, "\ndocuments: the catalogs of 2 instances differ "));
+    free(agree);
+    free(differ);
+}
+
 static void a_server_without_a_pool_is_said_to_have_none(void **state)
 {
     (void)state;
@@ -70,6 +86,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_instance_is_a_line),
+        cmocka_unit_test(catalogs_that_agree_or_differ_are_told),
         cmocka_unit_test(a_server_without_a_pool_is_said_to_have_none),
         cmocka_unit_test(other_answers_are_refused),
     };
