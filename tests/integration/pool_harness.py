@@ -263,6 +263,7 @@ class Proxy:
         self.alter: Callable[[str, int, bytes], bytes] = lambda way, at, data: data
         self.lock = threading.Condition()
         self.n_left: int | None = None  # of answers that may pass; None: all
+        self.is_losing = False  # what was held is dropped
         self.is_holding = threading.Event()
         self.recorded: list[dict[str, bytearray]] = []
         self.is_open = True
@@ -311,16 +312,18 @@ class Proxy:
             if len(now) < len(data):
                 self.is_holding.set()
                 self.lock.wait_for(lambda: self.n_left is None)
-            return data[len(now):]
+            return b"" if self.is_losing else data[len(now):]
 
     def hold_after(self, n: int) -> None:
         with self.lock:
             self.is_holding.clear()
             self.n_left = n
+            self.is_losing = False
 
-    def release(self) -> None:
+    def release(self, is_losing: bool = False) -> None:
         with self.lock:
             self.n_left = None
+            self.is_losing = is_losing
             self.lock.notify_all()
 
     def n_bytes(self, way: str) -> int:

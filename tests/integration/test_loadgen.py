@@ -84,8 +84,9 @@ def times_are_those_of_the_servers_log(server):
     timely(max(late) < LATE_MS * MS, max(late))
     expected = metrics_of([{"intended": r["intended_ns"], "tokens": g["sent_ns"], "n_output": 6}
                            for r, g in zip(raw, log)])
-    # No statistic of times differs by more than the latest token did.
-    compare_metrics(seen.json, expected, 0, absolute_ms=max(late) / MS)
+    # No statistic of times differs by more than the latest token did, but for floating-point
+    # rounding: the latest token may belong to the request with the greatest time.
+    compare_metrics(seen.json, expected, 0, absolute_ms=max(late) / MS + 1e-6)
     # Where noise averages out, the agreement is much closer.
     for name in ("mean_tpot_ms", "mean_itl_ms"):
         metric = name.split("_")[1]

@@ -180,9 +180,10 @@ def stream_body(ids: list[int]) -> str:
 
 # --- faults ---
 
-def during_answers(pool: Pool, fault: Callable[[Instance, Proxy], None]
+def during_answers(pool: Pool, fault: Callable[[Instance, Proxy], None], is_losing: bool = False
                    ) -> tuple[Instance, Instance]:
-    """Sequences of b query a, and the fault begins in the middle of an answer."""
+    """Sequences of b query a, and the fault begins in the middle of an answer. The rest of that
+    answer, which the proxy may have read already, comes later, or is lost."""
     a, proxy = pool.start_behind_proxy(0, *OPTIONS)
     b = pool.start(1, *OPTIONS)
     pool.wait()
@@ -194,7 +195,7 @@ def during_answers(pool: Pool, fault: Callable[[Instance, Proxy], None]
         done = [threads.submit(check, b, prompt_of(seed), 30) for seed in (0, 1, 2, 9)]
         assert proxy.is_holding.wait(WAIT_SECONDS), "no answer began"
         fault(a, proxy)
-        proxy.release()
+        proxy.release(is_losing)
         began = time.monotonic()
         for d in done:
             d.result()
@@ -206,7 +207,7 @@ def during_answers(pool: Pool, fault: Callable[[Instance, Proxy], None]
 
 def a_peer_killed_in_mid_answer_changes_no_token() -> None:
     with Pool(MODEL) as pool:
-        _, b = during_answers(pool, lambda a, _: a.kill())
+        _, b = during_answers(pool, lambda a, _: a.kill(), is_losing=True)
         assert remote(check(b, prompt_of(1))) == 0
 
 
