@@ -20,21 +20,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "kernels/params.h"
-
-#define TENSOR_N_DIMS_MAX 4
-
-struct tensor {
-    const char *name;
-    enum dtype dtype;
-    int dtype_known; /* 0: a dtype that is not supported; its name is in dtype_name */
-    char dtype_name[16];
-    uint32_t n_dims;
-    uint64_t shape[TENSOR_N_DIMS_MAX];
-    const void *data; /* may have any alignment */
-    uint64_t n_bytes;
-    uint32_t file; /* index of the checkpoint's file, for safetensors_file() */
-};
+#include "engine/model/tensor.h"
 
 struct safetensors;
 

@@ -29,7 +29,7 @@ static void hash_content(struct loader *l)
     hash_begin(&h, sizeof l->w->content_hash, NULL, 0);
     for (uint32_t i = 0; i < l->n_jobs; i++) {
         const struct job *job = &l->jobs[i];
-        uint32_t shape[3] = {job->n_rows, job->k, job->tensor ? job->tensor->dtype : 99};
+        uint32_t shape[3] = {job->n_rows, job->k, job->tensor ? tensor_dtype(job->tensor) : 99};
         if (job->again)
             continue;
         if (job->tensor)
@@ -79,7 +79,7 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
     *w = (struct weights){
         .device = config->device, .dtype = config->dtype, .quantization = config->quantization};
     if (!config->dummy)
-        s = safetensors_open(&w->file, config->dir, why);
+        s = checkpoint_open(&w->file, config->dir, why);
     if (s == OK)
         s = config->model->family->plan_weights(&l);
     if (s == OK) {
@@ -98,7 +98,7 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
     }
     if (s == OK && (config->quantization.group || !is_host)) { /* all weights are packed: release
                                                                   its pages */
-        safetensors_close(w->file);
+        checkpoint_close(w->file);
         w->file = NULL;
     }
     free(l.crcs);
@@ -126,28 +126,20 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
     return OK;
 }
 
-const struct tensor *weights_find(const struct safetensors *file, const char *name)
-{
-    static const char prefix[] = "model.";
-    const struct tensor *t = safetensors_find(file, name);
-
-    if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        t = safetensors_find(file, name + sizeof prefix - 1);
-    return t;
-}
-
 enum status weights_stored_dtype(const struct model_config *m, const char *dir, enum dtype *out,
                                  struct buf *why)
 {
     const char *name = m->family->embedding;
-    struct safetensors *file;
-    enum status s = safetensors_open(&file, dir, why);
+    struct checkpoint *file;
+    enum status s = checkpoint_open(&file, dir, why);
 
     if (s != OK)
         return s;
-    const struct tensor *t = weights_find(file, name);
+    const struct tensor *t = checkpoint_find(file, name);
     if (!t)
         s = buf_why(why, ERR_INVALID, "the checkpoint in %s has no tensor %s", dir, name);
+    else if (t->codec)
+        *out = DTYPE_BF16;
     else if (!t->dtype_known)
         s = buf_why(why, ERR_UNSUPPORTED,
                     "tensor %s has dtype %s; F32, F16 and BF16 are "
@@ -155,7 +147,7 @@ enum status weights_stored_dtype(const struct model_config *m, const char *dir, 
                     t->name, t->dtype_name);
     else
         *out = t->dtype;
-    safetensors_close(file);
+    checkpoint_close(file);
     return s;
 }
 
@@ -165,6 +157,6 @@ void weights_free(struct weights *w)
         device_free(w->device, w->owned[i]);
     free(w->owned);
     free(w->layers);
-    safetensors_close(w->file);
+    checkpoint_close(w->file);
     *w = (struct weights){0};
 }

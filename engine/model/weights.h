@@ -13,6 +13,7 @@
 #ifndef TARN_ENGINE_MODEL_WEIGHTS_H
 #define TARN_ENGINE_MODEL_WEIGHTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -40,14 +41,14 @@ struct weights {
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded */
 
-    struct safetensors *file; /* NULL once no weight lies in the mapped file */
-    void **owned;             /* every device allocation, for weights_free() */
+    struct checkpoint *file; /* NULL once no weight lies in a mapped file */
+    void **owned;            /* every device allocation, for weights_free() */
     uint32_t n_owned, owned_cap;
 };
 
 struct weights_config {
     struct device *device;
-    const char *dir;
+    const char *dir; /* or file: as checkpoint_open() */
     const struct model_config *model;
     enum dtype dtype; /* a float type */
     struct quantization quantization;
@@ -59,7 +60,7 @@ struct weights_config {
 /* Load all weights. *w is ready to use on OK and zeroed otherwise. */
 NODISCARD enum status weights_load(struct weights *w, const struct weights_config *config,
                                    struct buf *why);
-/* Read the type in which the checkpoint stores the embedding table. */
+/* Read the type in which the checkpoint stores the embedding table; BF16 for a quantized one. */
 NODISCARD enum status weights_stored_dtype(const struct model_config *m, const char *dir,
                                            enum dtype *out, struct buf *why);
 /* Parse "none", "int8" or "int4"; group is 32, 128, or 0 for the default of that type. */

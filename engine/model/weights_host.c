@@ -63,8 +63,10 @@ void weights_check_rows(const struct loader *l, const struct job *job, uint32_t 
 {
     size_t n = (size_t)n_rows * (job->k ? job->k : 1);
 
-    l->crcs[task] = hash_crc32c(0, src, n * dtype_bytes(job->tensor->dtype));
-    l->n_nonfinite[task] = (uint32_t)weights_count_nonfinite(job->tensor->dtype, src, n);
+    enum dtype dtype = tensor_dtype(job->tensor);
+
+    l->crcs[task] = hash_crc32c(0, src, n * dtype_bytes(dtype));
+    l->n_nonfinite[task] = (uint32_t)weights_count_nonfinite(dtype, src, n);
 }
 
 static uint64_t mix(uint64_t x)
@@ -94,7 +96,7 @@ void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, voi
 void weights_convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
                           void *dst, size_t dst_stride)
 {
-    enum dtype from = job->tensor->dtype;
+    enum dtype from = tensor_dtype(job->tensor);
     size_t size = dtype_bytes(from);
     unsigned char element[4];
 
@@ -113,9 +115,10 @@ void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t 
             dst[i] = job->fill;
             continue;
         }
-        size_t size = dtype_bytes(job->tensor->dtype);
+        enum dtype from = tensor_dtype(job->tensor);
+        size_t size = dtype_bytes(from);
         memcpy(element, src + i * size, size);
-        dst[i] = dtype_load(job->tensor->dtype, element, 0) + job->offset;
+        dst[i] = dtype_load(from, element, 0) + job->offset;
     }
 }
 
@@ -126,8 +129,10 @@ static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_ro
     bool quantized = job->w && job->w->group;
     /* The format promises no alignment: unaligned rows are copied, like rows of another dtype. The
      * quantizer reads any alignment. */
-    bool as_is = job->tensor && (quantized || (job->tensor->dtype == job->dtype &&
-                                               (uintptr_t)src % dtype_bytes(job->dtype) == 0));
+    enum dtype from = job->tensor ? tensor_dtype(job->tensor) : job->dtype;
+    bool as_is =
+        job->tensor &&
+        (quantized || (from == job->dtype && (uintptr_t)src % dtype_bytes(job->dtype) == 0));
     unsigned char *to = NULL, *scratch = NULL;
 
     if (!job->table && !job->w)
@@ -141,8 +146,7 @@ static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_ro
     else if (to)
         weights_convert_rows(job, src, n_rows, to, job->k);
     if (quantized)
-        pack_quantize_rows(job->w, job->n0 + row, to ? job->dtype : job->tensor->dtype,
-                           to ? to : src, n_rows);
+        pack_quantize_rows(job->w, job->n0 + row, to ? job->dtype : from, to ? to : src, n_rows);
     else if (job->w)
         pack_rows(job->w, job->n0 + row, to ? to : src, n_rows);
     free(scratch);
@@ -164,24 +168,45 @@ static const struct job *find_job(const struct loader *l, uint32_t task)
     return &l->jobs[low];
 }
 
+static enum status run_rows(struct loader *l, const struct job *job, uint32_t task, uint32_t row,
+                            uint32_t n_rows, const unsigned char *src)
+{
+    if (job->tensor)
+        weights_check_rows(l, job, task, src, n_rows);
+    if (!job->vec)
+        return run_matrix(job, row, n_rows, src);
+    weights_make_vec(job, src, n_rows, job->vec + row);
+    return OK;
+}
+
+static enum status run_decoded(struct loader *l, const struct job *job, uint32_t task, uint32_t row,
+                               uint32_t n_rows)
+{
+    float *rows = malloc(n_rows * weights_source_row_bytes(job));
+    enum status s = rows ? OK : ERR_NOMEM;
+
+    if (s == OK) {
+        job->tensor->codec->read_rows(job->tensor, row, n_rows, rows);
+        s = run_rows(l, job, task, row, n_rows, (const unsigned char *)rows);
+    }
+    free(rows);
+    return s;
+}
+
 static void run_task(void *arg, uint32_t task)
 {
     struct loader *l = arg;
     const struct job *job = find_job(l, task);
     uint32_t row = (task - job->first_task) * CHUNK_ROWS;
     uint32_t n_rows = job->n_rows - row < CHUNK_ROWS ? job->n_rows - row : CHUNK_ROWS;
-    const unsigned char *src = NULL;
+    const unsigned char *data = job->tensor ? job->tensor->data : NULL;
+    enum status s;
 
-    if (job->tensor) {
-        size_t row_bytes = weights_source_row_bytes(job);
-        src = (const unsigned char *)job->tensor->data + row * row_bytes;
-        weights_check_rows(l, job, task, src, n_rows);
-    }
-    if (job->vec) {
-        weights_make_vec(job, src, n_rows, job->vec + row);
-        return;
-    }
-    enum status s = run_matrix(job, row, n_rows, src);
+    if (job->tensor && job->tensor->codec)
+        s = run_decoded(l, job, task, row, n_rows);
+    else
+        s = run_rows(l, job, task, row, n_rows,
+                     data ? data + row * weights_source_row_bytes(job) : NULL);
     if (s != OK)
         atomic_store(&l->failed, (int)s);
 }

@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-#include "engine/model/safetensors.h"
+#include "engine/model/checkpoint.h"
 #include "engine/model/weights.h"
 
 /* Rows of one task. Fixed, because the content hash covers the list of the tasks' CRCs. */
@@ -49,15 +49,11 @@ struct loader {
     atomic_int failed;     /* enum status */
 };
 
-/* Find a tensor; NULL: absent. Checkpoints of a model without output layer (LlamaModel instead of
- * LlamaForCausalLM) leave out the "model." at the beginning of all names. */
-const struct tensor *weights_find(const struct safetensors *file, const char *name);
-
 /* Write random rows [row, row + n_rows) of a dummy job in job->dtype; rows of dst are dst_stride
  * elements apart. */
 void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, void *dst,
                        size_t dst_stride);
-/* Convert rows of the checkpoint, at any alignment, to job->dtype. */
+/* Convert rows of the checkpoint (tensor_dtype()), at any alignment, to job->dtype. */
 void weights_convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
                           void *dst, size_t dst_stride);
 /* Write elements [row, row + n_rows) of a vector job as floats; src is the tensor's element
@@ -70,10 +66,12 @@ uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, siz
 void weights_check_rows(const struct loader *l, const struct job *job, uint32_t task,
                         const unsigned char *src, uint32_t n_rows);
 
-/* Bytes of one row in the checkpoint; of a dummy tensor, as if it were stored in job->dtype. */
+/* Bytes of one row as the loader reads it: decoded, where the tensor has a codec; of a dummy tensor,
+ * as if it were stored in job->dtype. */
 static inline size_t weights_source_row_bytes(const struct job *job)
 {
-    return (job->k ? job->k : 1) * dtype_bytes(job->tensor ? job->tensor->dtype : job->dtype);
+    return (job->k ? job->k : 1) *
+           dtype_bytes(job->tensor ? tensor_dtype(job->tensor) : job->dtype);
 }
 
 static inline uint32_t weights_n_tasks(const struct job *job)

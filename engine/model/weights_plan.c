@@ -58,11 +58,11 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
     *out = NULL;
     if (l->config->dummy)
         return OK;
-    t = weights_find(l->w->file, name);
+    t = checkpoint_find(l->w->file, name);
     if (!t)
         return buf_why(l->why, ERR_INVALID, "the checkpoint in %s has no tensor %s", l->config->dir,
                        name);
-    if (!t->dtype_known)
+    if (!t->codec && !t->dtype_known)
         return buf_why(l->why, ERR_UNSUPPORTED,
                        "tensor %s has dtype %s; F32, F16 and BF16 are "
                        "supported",
@@ -237,7 +237,8 @@ static enum status add_embedding_table(struct loader *l, struct job job)
 
     *embedding = (struct weight){
         .dtype = t, .layout = WEIGHT_ROWS, .n = m->n_vocab, .k = m->dim, .stride = m->dim};
-    if (job.tensor && job.tensor->dtype == t && (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
+    if (job.tensor && !job.tensor->codec && job.tensor->dtype == t &&
+        (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
         embedding->data = job.tensor->data;
         return m->tied ? OK : add_job(l, job); /* only for its CRC */
     }

@@ -4,7 +4,8 @@
  * slot. The device's host threads compute its CRC and pack it into the second buffer, from which it
  * is copied to the device; meanwhile the next pieces are read and the previous ones copied. Rows
  * that already have the device's layout are copied from the first buffer. Both buffers are pinned,
- * so the device reads them itself. All buffers together have 2 N_SLOTS PIECE_BYTES, or more if
+ * so the device reads them itself. Rows of a tensor with a codec are decoded from the mapped file
+ * into the first buffer by the host threads. All buffers together have 2 N_SLOTS PIECE_BYTES, or more if
  * CHUNK_ROWS rows are larger than a piece. */
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +72,8 @@ static size_t piece_out_bytes(const struct slot *p)
 /* Whether the rows have the same layout in the checkpoint as in the device's memory. */
 static bool is_as_stored(const struct job *job)
 {
-    return job->tensor && job->w && !job->w->group && job->tensor->dtype == job->w->dtype &&
-           job->w->stride == job->k;
+    return job->tensor && !job->tensor->codec && job->w && !job->w->group &&
+           job->tensor->dtype == job->w->dtype && job->w->stride == job->k;
 }
 
 /* Fill p with the next piece; false if there is none. */
@@ -124,7 +125,7 @@ static enum status start_reads(struct upload *u, uint32_t slot)
     size_t row_bytes = weights_source_row_bytes(p->job), n_bytes = p->n_rows * row_bytes;
     uint64_t offset;
     int fd;
-    enum status s = safetensors_file(u->l->w->file, t, &fd, &offset, u->l->why);
+    enum status s = checkpoint_file(u->l->w->file, t, &fd, &offset, u->l->why);
 
     for (size_t at = 0; s == OK && at < n_bytes; at += u->read_bytes) {
         struct aio_op op = {.fd = fd,
@@ -200,10 +201,11 @@ static void pack_matrix(const struct slot *p, uint32_t row, uint32_t n_rows, uns
     if (w.group && !job->tensor)
         weights_make_rows(job, p->row + row, n_rows, src, job->k);
     if (w.group)
-        pack_quantize_rows(&w, row, job->tensor ? job->tensor->dtype : job->dtype, src, n_rows);
+        pack_quantize_rows(&w, row, job->tensor ? tensor_dtype(job->tensor) : job->dtype, src,
+                           n_rows);
     else if (!job->tensor)
         weights_make_rows(job, p->row + row, n_rows, p->out + ranges[0].offset, w.stride);
-    else if (job->tensor->dtype != w.dtype)
+    else if (tensor_dtype(job->tensor) != w.dtype)
         weights_convert_rows(job, src, n_rows, p->out + ranges[0].offset, w.stride);
     else
         pack_rows(&w, row, src, n_rows);
@@ -219,6 +221,8 @@ static void pack_task(void *arg, uint32_t task)
     size_t row_bytes = weights_source_row_bytes(job);
     unsigned char *src = p->in + row * row_bytes;
 
+    if (job->tensor && job->tensor->codec)
+        job->tensor->codec->read_rows(job->tensor, p->row + row, n_rows, (float *)(void *)src);
     if (job->tensor)
         weights_check_rows(j->l, job, job->first_task + p->row / CHUNK_ROWS + task, src, n_rows);
     if (job->vec)
@@ -277,7 +281,8 @@ static enum status start_piece(struct upload *u, uint32_t slot)
 
     if (s != OK)
         return device_error(u, s);
-    return u->slots[slot].job->tensor ? start_reads(u, slot) : OK;
+    const struct tensor *t = u->slots[slot].job->tensor;
+    return t && !t->codec ? start_reads(u, slot) : OK;
 }
 
 static enum status finish_piece(struct upload *u, const struct slot *p)
