@@ -143,7 +143,7 @@ static enum status check_scales(const struct module *m, const char *part, bool *
     const struct quantized_weight *w = m->w;
     uint64_t n = n_elements(w->scales);
     struct quantized_weight flat = {.scales = w->scales, .block_rows = 1, .scale_per_row = 1};
-    float offset_max = F16_MAX / (float)(1u << w->bits); /* zero points are at most 2^bits */
+    float offset_max = F16_MAX / (float)(1u << w->bits); /* zero points are below 2^bits */
 
     for (uint64_t i = 0; i < n; i++) {
         float scale = quantized_scale(&flat, i, 0);
@@ -229,7 +229,8 @@ static enum status build_gptq(const struct module *m)
     w->codes_as = CODES_ALONG_K_WORDS;
     w->zeros_as = ZEROS_ALONG_N;
     w->bits = m->config->schemes[0].bits;
-    w->zero = (int32_t)m->config->zero_offset;
+    if (m->config->zeros_less_1)
+        w->zeros_less = w->bits == 4 ? 0x11111111u : 0x01010101u;
     w->k = w->codes->shape[0] * per;
     w->n = w->codes->shape[1];
     s = take_packed_groups(m, per);

@@ -3,7 +3,8 @@
  * A weight [N, K] of module X is made of several tensors (groups G = ceil(K / group)):
  *
  *   gptq                X.qweight [K * bits / 32, N] I32, packed along K, lowest bits first;
- *                       X.qzeros [G, N * bits / 32] I32, less 1 except in gptq_v2; X.scales [G, N];
+ *                       X.qzeros [G, N * bits / 32] I32 likewise, along N, each zero point less 1
+ *                       (modulo a word) except in gptq_v2; X.scales [G, N];
  *                       X.g_idx [K] I32, the group of each column (optional without desc_act)
  *   awq                 X.qweight [K, N / 8] I32, packed along N in the order 0 2 4 6 1 3 5 7;
  *                       X.qzeros [G, N / 8] I32 likewise; X.scales [G, N]

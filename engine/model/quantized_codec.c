@@ -33,8 +33,8 @@ static uint32_t field(uint32_t packed, uint64_t i, uint32_t bits)
 float quantized_e4m3(uint8_t x)
 {
     int exponent = x >> 3 & 15, mantissa = x & 7;
-    float magnitude = exponent ? ldexpf((float)(8 + mantissa), exponent - 10)
-                               : ldexpf((float)mantissa, -9);
+    float magnitude =
+        exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
 
     if (exponent == 15 && mantissa == 7)
         magnitude = NAN;
@@ -72,18 +72,15 @@ static int32_t zero_of(const struct quantized_weight *w, uint64_t row, uint64_t 
     uint32_t per = 32 / w->bits;
 
     switch (w->zeros_as) {
-    case ZEROS_FIXED:
-        return w->zero;
+    case ZEROS_FIXED: return w->zero;
     case ZEROS_ALONG_N:
-        return (int32_t)field(word(w->zeros, group * (w->n / per) + row / per), row % per,
-                              w->bits) +
-               w->zero;
+        return (int32_t)field(word(w->zeros, group * (w->n / per) + row / per) + w->zeros_less,
+                              row % per, w->bits);
     case ZEROS_AWQ:
         return (int32_t)field(word(w->zeros, group * (w->n / 8) + row / 8), awq_nibble[row % 8], 4);
     case ZEROS_COLUMNS:
         return (int32_t)field(word(w->zeros, row / per * w->n_groups + group), row % per, w->bits);
-    case ZEROS_I8:
-        return ((const int8_t *)w->zeros->data)[scale_index(w, row, group)] + w->zero;
+    case ZEROS_I8: return ((const int8_t *)w->zeros->data)[scale_index(w, row, group)] + w->zero;
     }
     return 0;
 }
@@ -227,8 +224,8 @@ static void read_rows(const struct tensor *tensor, uint64_t row, uint32_t n_rows
     float values[256];
 
     for (unsigned i = 0; floats && i < 256; i++)
-        values[i] = w->codes_as == CODES_E4M3 ? quantized_e4m3((uint8_t)i)
-                                              : quantized_e5m2((uint8_t)i);
+        values[i] =
+            w->codes_as == CODES_E4M3 ? quantized_e4m3((uint8_t)i) : quantized_e5m2((uint8_t)i);
     for (uint32_t r = 0; r < n_rows; r += TILE_ROWS)
         for (uint64_t col = 0; col < w->k; col += TILE_COLS) {
             struct tile t = {.row = row + r,

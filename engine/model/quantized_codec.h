@@ -23,7 +23,7 @@ enum quantized_codes {
 
 enum quantized_zeros {
     ZEROS_FIXED,   /* `zero` for all */
-    ZEROS_ALONG_N, /* I32 [G, N * bits / 32], and `zero` is added */
+    ZEROS_ALONG_N, /* I32 [G, N * bits / 32], and zeros_less is added to each word */
     ZEROS_AWQ,     /* I32 [G, N / 8], interleaved */
     ZEROS_COLUMNS, /* I32 [ceil(N * bits / 32), G] */
     ZEROS_I8       /* at the index of the scale; `zero` is added */
@@ -35,6 +35,7 @@ struct quantized_weight {
     enum quantized_zeros zeros_as;
     uint32_t bits;
     int32_t zero;
+    uint32_t zeros_less;
     uint64_t n, k;
     uint64_t block_rows, block_cols;         /* elements with one scale */
     uint64_t n_groups;                       /* of a row */

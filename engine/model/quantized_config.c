@@ -10,8 +10,7 @@
 #define GROUP_MAX (1 << 20)
 
 /* Read a number of elements from 1; -1: `whole`. */
-static enum status read_group(const struct json *j, const char *key, uint32_t *out,
-                              struct buf *why)
+static enum status read_group(const struct json *j, const char *key, uint32_t *out, struct buf *why)
 {
     int64_t group = 0;
     enum status s = js_get_i64(j, key, -1, GROUP_MAX, &group, why);
@@ -52,10 +51,11 @@ static enum status check_dynamic(const struct json *dynamic, struct buf *why)
 {
     for (void *it = js_first(dynamic); it; it = js_next(dynamic, it))
         if (strncmp(js_it_key(it), "-:", 2) != 0)
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "dynamic: other widths for %.64s are not supported; \"-:\", which leaves "
-                           "modules as floats, is",
-                           js_it_key(it));
+            return buf_why(
+                why, ERR_UNSUPPORTED,
+                "dynamic: other widths for %.64s are not supported; \"-:\", which leaves "
+                "modules as floats, is",
+                js_it_key(it));
     return OK;
 }
 
@@ -78,8 +78,8 @@ static enum status read_gptq(struct quantized_config *out, const struct json *j,
         s = check_dynamic(js_get(j, "dynamic"), why);
     if (s != OK)
         return s;
-    out->zero_offset = !strcmp(format, "gptq");
-    if (!out->zero_offset && strcmp(format, "gptq_v2") != 0)
+    out->zeros_less_1 = !strcmp(format, "gptq");
+    if (!out->zeros_less_1 && strcmp(format, "gptq_v2") != 0)
         return buf_why(why, ERR_UNSUPPORTED,
                        "checkpoint_format %s of gptq is not supported; gptq and gptq_v2 are",
                        format);
@@ -300,8 +300,8 @@ static enum status read_method(struct quantized_config *out, const struct json *
 enum status quantized_config_read(struct quantized_config *out, const struct json *config,
                                   struct buf *why)
 {
-    const char *key = js_get_set(config, "quantization_config") ? "quantization_config"
-                                                                : "compression_config";
+    const char *key =
+        js_get_set(config, "quantization_config") ? "quantization_config" : "compression_config";
     const struct json *j = js_get_set(config, key);
     const char *name = NULL;
     struct buf inner;

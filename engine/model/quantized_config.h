@@ -38,8 +38,8 @@ struct quantized_scheme {
 
 struct quantized_config {
     enum quantized_method method;
-    bool reordered;       /* GPTQ: desc_act; g_idx is required */
-    uint32_t zero_offset; /* GPTQ: is added to stored zero points */
+    bool reordered;    /* GPTQ: desc_act; g_idx is required */
+    bool zeros_less_1; /* GPTQ: 1 was subtracted from all zero points of a word at once */
     uint32_t n_schemes;
     struct quantized_scheme schemes[QUANTIZED_N_SCHEMES_MAX];
 };

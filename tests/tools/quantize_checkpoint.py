@@ -9,6 +9,7 @@ writes the same model with the exact dequantized weights, (code - zero) * scale 
 floats. Codes are rounded to nearest; the layouts follow the public definitions:
 
   gptq    AutoGPTQ: qweight and qzeros pack the lowest bits first, along K and N; zeros less 1
+          (as GPTQModel writes them: the word of zeros less the word of ones)
   awq     AutoAWQ, gemm: nibble i of a word has column (0, 2, 4, 6, 1, 3, 5, 7)[i]
   ct-*    compressed-tensors: codes plus half of the range, packed along K; zero points along N
   fp8     DeepSeek-V3: weight_scale_inv per block of 128 x 128 (here: `block`)
@@ -100,7 +101,7 @@ def whole_numbers(w: Array, bits: int, symmetric: bool, rows: int, cols: int, dt
         scales = (high - low) / (2 * half - 1)
     stored, scales = stored_scales(scales, dtype)
     zeros = np.full(scales.shape, half) if symmetric else np.clip(
-        np.rint(-low / scales), 1, 2 * half - 1)
+        np.rint(-low / scales), 0, 2 * half - 1)
     zeros = zeros.astype(np.int32)
 
     def each(x: Array) -> Array:
@@ -120,9 +121,11 @@ def gptq(w: Array, c: Config, rng: np.random.Generator) -> Result:
     if c["desc_act"]:
         g_idx = rng.permutation(g_idx)
     codes, zeros, scales, plain = whole_numbers(w, bits, c["sym"], 1, group, "F16", g_idx)
-    less = 0 if c["checkpoint_format"] == "gptq_v2" else 1
+    words = pack(zeros.T, bits, 1).view(np.uint32)
+    if c["checkpoint_format"] == "gptq":  # 1 less for each, with a borrow from the next
+        words = words - np.uint32(0x11111111 if bits == 4 else 0x01010101)
     parts: Stored = {"qweight": ("I32", pack(codes.T, bits, 0)),
-                     "qzeros": ("I32", pack(zeros.T - less, bits, 1)),
+                     "qzeros": ("I32", words.view(np.int32)),
                      "scales": ("F16", scales[1].T),
                      "g_idx": ("I32", g_idx.astype(np.int32))}
     return parts, plain
