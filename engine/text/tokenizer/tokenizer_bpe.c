@@ -147,8 +147,8 @@ static enum status read_merge(const struct json *entry, size_t i, struct merge_t
 
 void tok_bpe_put(struct tok_bpe *b, uint32_t rank, uint32_t left, uint32_t right, uint32_t joined)
 {
-    *merge_slot(b, pair_key(left, right)) = (struct tok_merge_slot){
-        .pair = pair_key(left, right), .rank = rank, .new_id = joined};
+    *merge_slot(b, pair_key(left, right)) =
+        (struct tok_merge_slot){.pair = pair_key(left, right), .rank = rank, .new_id = joined};
     mark_join(b, left, right);
 }
 

@@ -134,8 +134,7 @@ static enum status count_ids(uint32_t *n_out, const struct json *vocab, const st
     return s;
 }
 
-enum status tok_vocab_init(struct tok_vocab *v, const char *from, uint32_t n_tokens,
-                           size_t n_names)
+enum status tok_vocab_init(struct tok_vocab *v, const char *from, uint32_t n_tokens, size_t n_names)
 {
     size_t n_slots = 16;
 
