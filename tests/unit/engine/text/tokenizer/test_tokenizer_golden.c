@@ -12,6 +12,7 @@
 
 #define SEPARATOR "\n__ggml_vocab_test__\n"
 #define N_CASES 46
+#define ALL_FLAGS (TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL | TOKENIZE_CONTINUES)
 
 static char data_dir[1024];
 
@@ -230,14 +231,19 @@ static void check_same_ids(const struct tokenizer *a, const struct tokenizer *b,
     buf_fini(&y);
 }
 
-/* Both files of a model are the same tokenizer: ids, texts of ids, special tokens. */
-static void check_same(const struct tokenizer *a, const struct tokenizer *b)
+/* Both files of a model are the same tokenizer: ids, texts of ids, special tokens. Texts are encoded
+ * with the flags `always` and some of `any`. A directory without tokenizer_config.json names no
+ * tokens. */
+static void check_same(const struct tokenizer *a, const struct tokenizer *b, unsigned always,
+                       unsigned any)
 {
     struct rng rng = {.seed = 77};
     struct buf text;
 
-    assert_int_equal(tokenizer_bos(a), tokenizer_bos(b));
-    assert_int_equal(tokenizer_eos(a), tokenizer_eos(b));
+    if (tokenizer_bos_text(a))
+        assert_string_equal(tokenizer_bos_text(a), tokenizer_bos_text(b));
+    if (tokenizer_eos_text(a))
+        assert_int_equal(tokenizer_eos(a), tokenizer_eos(b));
     for (uint32_t id = 0; id < tokenizer_n_vocab(b); id++) {
         size_t a_len, b_len;
         const char *x = tokenizer_bytes(a, id, &a_len), *y = tokenizer_bytes(b, id, &b_len);
@@ -252,9 +258,33 @@ static void check_same(const struct tokenizer *a, const struct tokenizer *b)
     buf_init(&text, 1 << 20);
     for (int round = 0; round < 4000; round++) {
         make_text(&rng, b, &text);
-        check_same_ids(a, b, buf_str(&text), text.len, rng_below(&rng, 8));
+        check_same_ids(a, b, buf_str(&text), text.len, always | (any & rng_below(&rng, 8)));
     }
     buf_fini(&text);
+}
+
+/* Write the GGUF file of the directory's tokenizer, load it and compare. */
+static void check_written(const struct tokenizer *t, const char *dir, unsigned always, unsigned any)
+{
+    char path[128];
+    struct tokenizer *gguf = NULL;
+    struct buf command, why;
+
+    temp_path(path, sizeof path, "x.gguf");
+    buf_init(&command, 1 << 16);
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(buf_printf(&command, "python3 '%s/tests/tools/gguf_tokenizer.py' '%s' '%s'",
+                         TARN_SOURCE_DIR, dir, path));
+    assert_int_equal(system(command.data), 0);
+    if (tokenizer_load(&gguf, path, &why) != OK)
+        fail_msg("%s: %s", dir, buf_str(&why));
+    unlink(path);
+    check_same(t, gguf, always, any);
+    if (tokenizer_chat_template(t))
+        assert_string_equal(tokenizer_chat_template(t), tokenizer_chat_template(gguf));
+    tokenizer_destroy(gguf);
+    buf_fini(&command);
+    buf_fini(&why);
 }
 
 static void check_family(const char *name, const char *vocabulary, const char *options)
@@ -265,9 +295,10 @@ static void check_family(const char *name, const char *vocabulary, const char *o
     if (strstr(vocabulary, ".gguf")) {
         struct tokenizer *gguf = load_gguf(vocabulary);
         check_recorded(gguf, name);
-        check_same(t, gguf);
+        check_same(t, gguf, 0, ALL_FLAGS);
         tokenizer_destroy(gguf);
-    }
+    } else
+        check_written(t, temp_dir, 0, ALL_FLAGS);
     tokenizer_destroy(t);
 }
 
@@ -308,9 +339,43 @@ static void neox_of_gguf_is_that_of_tokenizer_json(void **state)
     struct tokenizer *t = convert_and_load(file, ""), *gguf = load_gguf(file);
 
     (void)state;
-    check_same(t, gguf);
+    check_same(t, gguf, 0, ALL_FLAGS);
     tokenizer_destroy(t);
     tokenizer_destroy(gguf);
+}
+
+/* In tokenizer.json a special token is also a piece, which plain text may spell; in GGUF it never
+ * is. */
+static void unigram_of_gguf_is_that_of_tokenizer_json(void **state)
+{
+    struct tokenizer *t = convert_and_load("tok-sentencepiece-test/test_model.model", "");
+
+    (void)state;
+    check_written(t, temp_dir, TOKENIZE_PARSE_SPECIAL, ALL_FLAGS);
+    tokenizer_destroy(t);
+}
+
+/* The file's post-processor names ids that are words here. */
+static void wordpiece_of_gguf_is_that_of_tokenizer_json(void **state)
+{
+    char dir[2048];
+    struct tokenizer *t = NULL;
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/embed-model2vec-fixtures/test-model-float32", data_dir);
+    assert_ok(tokenizer_load(&t, dir, NULL));
+    check_written(t, dir, 0, ALL_FLAGS & ~TOKENIZE_ADD_SPECIAL);
+    tokenizer_destroy(t);
+}
+
+static void the_demo_model_of_gguf_is_that_of_tokenizer_json(void **state)
+{
+    struct tokenizer *t = NULL;
+
+    (void)state;
+    assert_ok(tokenizer_load(&t, TARN_SOURCE_DIR "/deploy/demo-model", NULL));
+    check_written(t, TARN_SOURCE_DIR "/deploy/demo-model", 0, ALL_FLAGS);
+    tokenizer_destroy(t);
 }
 
 static void check_stories(const struct tokenizer *t)
@@ -345,7 +410,7 @@ static void stories_prompts_are_as_llama2c_cuts_them(void **state)
     (void)state;
     check_stories(t);
     check_stories(gguf);
-    check_same(t, gguf);
+    check_same(t, gguf, 0, ALL_FLAGS);
     tokenizer_destroy(t);
     tokenizer_destroy(gguf);
 }
@@ -382,10 +447,17 @@ int main(void)
 {
     const char *shared = getenv("TARN_SHARED");
     const struct CMUnitTest tests[] = {
-        T(gpt2_ids_are_the_recorded_ones),           T(qwen2_ids_are_the_recorded_ones),
-        T(llama_spm_ids_are_the_recorded_ones),      T(starcoder_ids_are_the_recorded_ones),
-        T(falcon_ids_are_the_recorded_ones),         T(neox_of_gguf_is_that_of_tokenizer_json),
-        T(stories_prompts_are_as_llama2c_cuts_them), T(a_whole_book_comes_back),
+        T(gpt2_ids_are_the_recorded_ones),
+        T(qwen2_ids_are_the_recorded_ones),
+        T(llama_spm_ids_are_the_recorded_ones),
+        T(starcoder_ids_are_the_recorded_ones),
+        T(falcon_ids_are_the_recorded_ones),
+        T(neox_of_gguf_is_that_of_tokenizer_json),
+        T(unigram_of_gguf_is_that_of_tokenizer_json),
+        T(wordpiece_of_gguf_is_that_of_tokenizer_json),
+        T(the_demo_model_of_gguf_is_that_of_tokenizer_json),
+        T(stories_prompts_are_as_llama2c_cuts_them),
+        T(a_whole_book_comes_back),
     };
 
     snprintf(data_dir, sizeof data_dir, "%s/data", shared ? shared : TARN_SOURCE_DIR "/../shared");
