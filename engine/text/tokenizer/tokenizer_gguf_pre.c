@@ -30,15 +30,6 @@
 #define GPT4O CASED(CONTRACTIONS "?", "\\p{N}{1,3}|")
 /* GPT-2's pattern as a pattern, for "default". */
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
-/* Letters of DeepSeek's first models: Latin, Greek, Cyrillic and other scripts with two cases. */
-#define CASED_LETTERS                                                                                                                                                                                      \
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-"                                                                      \
-    "ᴫᵫ-"                                                                                                                                                                                              \
-    "ᵷᵹ-ᶚ"                                                                                                                                                                                           \
-    "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻ" \
-    "Ȿ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-"                                                                  \
-    "𐳲𑢠-"                                                                                                                                                                                            \
-    "𑣟𞤀-𞥃"
 #define DEEPSEEK3                                                                                  \
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"           \
     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -67,8 +58,16 @@ static const struct {
     {"tekken", {.steps = {CASED("", "\\p{N}|")}, .ignore_merges = true, .add_bos = true}},
     {"gpt-4o llama4 kanana2 minimax-m2", {.steps = {GPT4O}}},
     {"deepseek-llm",
-     {.steps = {"[\\r\\n]", "\\s?[" CASED_LETTERS "]+", "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$",
-                "[一-龥ࠀ-一가-퟿]+", DIGIT}}},
+     {.steps =
+          {"[\\r\\n]", /* letters of Latin, Greek, Cyrillic and other scripts with two cases */
+           "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌ"
+           "Ύ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚ"
+           "Ḁ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ί"
+           "ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻ"
+           "Ȿ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-"
+           "ｚ"
+           "𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+           "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", "[一-龥ࠀ-一가-퟿]+", DIGIT}}},
     {"deepseek-coder",
      {.steps = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[一-龥ࠀ-一가-퟿]+", DIGIT}}},
     {"deepseek-v3 hunyuan-dense joyai-llm",
@@ -85,7 +84,9 @@ static bool is_in(const char *names, const char *name)
 {
     size_t len = strlen(name);
 
-    for (const char *at = names; len > 0 && (at = strstr(at, name)); at += len)
+    if (len == 0 || strchr(name, ' '))
+        return false;
+    for (const char *at = names; (at = strstr(at, name)); at += len)
         if ((at == names || at[-1] == ' ') && (at[len] == ' ' || at[len] == '\0'))
             return true;
     return false;
