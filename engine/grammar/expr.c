@@ -27,6 +27,8 @@ void exprs_fini(struct exprs *e)
     free(e->v);
     free(e->sets);
     free(e->rules);
+    free(e->set_slots);
+    free(e->class_slots);
     *e = (struct exprs){0};
 }
 
@@ -76,17 +78,32 @@ uint32_t expr_never(struct exprs *e)
     return add(e, (struct expr){.kind = EXPR_NEVER, .n_states = 1});
 }
 
+static bool make_slots(struct exprs *e, uint32_t **slots)
+{
+    if (!*slots && !(*slots = calloc(EXPR_SLOTS, sizeof **slots)))
+        expr_fail(e, ERR_NOMEM);
+    return *slots != NULL;
+}
+
 uint32_t expr_byte(struct exprs *e, const struct byte_set *set)
 {
+    uint64_t h = 0;
     uint32_t i = 0;
 
-    while (i < e->n_sets && memcmp(&e->sets[i], set, sizeof *set) != 0)
-        i++;
-    if (i == e->n_sets) {
+    if (!make_slots(e, &e->set_slots))
+        return EXPR_FAILED;
+    for (int w = 0; w < 4; w++)
+        h = (h ^ set->bits[w]) * 0x9E3779B97F4A7C15u;
+    uint32_t at = (uint32_t)(h >> 40) % EXPR_SLOTS;
+    while ((i = e->set_slots[at]) && memcmp(&e->sets[i - 1], set, sizeof *set) != 0)
+        at = (at + 1) % EXPR_SLOTS;
+    if (i == 0) {
         if (!grow(e, (void **)&e->sets, e->n_sets, &e->sets_cap, EXPR_SETS_MAX, sizeof *set))
             return EXPR_FAILED;
         e->sets[e->n_sets++] = *set;
+        i = e->set_slots[at] = e->n_sets;
     }
+    i--;
     return add(e, (struct expr){.kind = EXPR_BYTE, .a = i, .n_states = 1});
 }
 
@@ -298,10 +315,27 @@ static uint64_t hash_of(const struct code_range *r, size_t n)
     return h;
 }
 
+/* The place of a class among the slots: the one that has it, or a free one. */
+static uint32_t class_slot(const struct exprs *e, const struct code_range *r, size_t n)
+{
+    uint64_t hash = hash_of(r, n);
+    uint32_t at = (uint32_t)(hash >> 40) % EXPR_SLOTS, i;
+
+    while ((i = e->class_slots[at])) {
+        const struct code_rule *c = &e->classes[i - 1];
+        if (c->hash == hash && c->n == n && memcmp(c->ranges, r, n * sizeof *r) == 0)
+            break;
+        at = (at + 1) % EXPR_SLOTS;
+    }
+    return at;
+}
+
 /* The same class again is the same rule. */
 static uint32_t class_rule(struct exprs *e, const struct code_range *r, size_t n, uint32_t expr)
 {
-    if (!grow(e, (void **)&e->classes, e->n_classes, &e->classes_cap, EXPR_RULES_MAX,
+    uint32_t at = class_slot(e, r, n);
+
+    if (!grow(e, (void **)&e->classes, e->n_classes, &e->classes_cap, EXPR_CLASSES_MAX,
               sizeof *e->classes))
         return EXPR_FAILED;
     struct code_range *copy = malloc((n ? n : 1) * sizeof *copy);
@@ -313,40 +347,41 @@ static uint32_t class_rule(struct exprs *e, const struct code_range *r, size_t n
     memcpy(copy, r, n * sizeof *r);
     expr_define(e, rule, expr);
     e->classes[e->n_classes++] = (struct code_rule){hash_of(r, n), copy, n, rule};
+    e->class_slots[at] = e->n_classes;
     return expr_rule(e, rule);
+}
+
+/* The class of the tidy ranges [n]. */
+static uint32_t class_of(struct exprs *e, const struct code_range *r, size_t n)
+{
+    if (!make_slots(e, &e->class_slots))
+        return EXPR_FAILED;
+    uint32_t known = e->class_slots[class_slot(e, r, n)];
+    if (known)
+        return expr_rule(e, e->classes[known - 1].rule);
+    uint32_t x = encode(e, r, n);
+    return x != EXPR_FAILED && e->v[x].n_states > CLASS_STATES ? class_rule(e, r, n, x) : x;
 }
 
 uint32_t expr_class(struct exprs *e, const struct code_range *ranges, size_t n, bool negated)
 {
-    struct code_range *r = NULL, *other = NULL, *all;
+    struct code_range *r = NULL, *other = NULL;
     uint32_t x = EXPR_FAILED;
 
     if (n > RANGES_MAX)
         return expr_fail(e, ERR_TOO_LARGE);
     r = malloc((n + 1) * sizeof *r);
     other = malloc((n + 2) * sizeof *other);
-    if (!r || !other) {
+    if (r && other) {
+        if (n > 0)
+            memcpy(r, ranges, n * sizeof *r);
+        n = tidy(r, n);
+        if (negated)
+            n = invert(r, n, other);
+        x = class_of(e, negated ? other : r, n);
+    } else {
         expr_fail(e, ERR_NOMEM);
-        goto done;
     }
-    memcpy(r, ranges, n * sizeof *r);
-    n = tidy(r, n);
-    all = r;
-    if (negated) {
-        n = invert(r, n, other);
-        all = other;
-    }
-    uint64_t hash = hash_of(all, n);
-    for (uint32_t i = 0; i < e->n_classes; i++)
-        if (e->classes[i].hash == hash && e->classes[i].n == n &&
-            memcmp(e->classes[i].ranges, all, n * sizeof *all) == 0) {
-            x = expr_rule(e, e->classes[i].rule);
-            goto done;
-        }
-    x = encode(e, all, n);
-    if (x != EXPR_FAILED && e->v[x].n_states > CLASS_STATES)
-        x = class_rule(e, all, n, x);
-done:
     free(r);
     free(other);
     return x;

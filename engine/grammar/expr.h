@@ -23,6 +23,8 @@
 #define EXPRS_MAX (1u << 18)
 #define EXPR_SETS_MAX (1u << 14)
 #define EXPR_RULES_MAX (1u << 16)
+#define EXPR_CLASSES_MAX (1u << 14)
+#define EXPR_SLOTS (1u << 15) /* a power of two, twice the most sets and classes */
 
 struct byte_set {
     uint64_t bits[4];
@@ -69,6 +71,7 @@ struct exprs {
     uint32_t n_rules, rules_cap;
     struct code_rule *classes; /* [n_classes] classes that are rules already */
     uint32_t n_classes, classes_cap;
+    uint32_t *set_slots, *class_slots; /* [EXPR_SLOTS] numbers by hash, plus 1; 0: none */
     enum status status;
 };
 

@@ -284,6 +284,7 @@ static enum status mask_of(struct grammar *g, struct grammar_cache *c, uint32_t 
     struct mask k = {0};
     enum status s = mask_room(c);
 
+    machine_renew_budget(c->machine);
     if (s == OK && !c->masks[is_first][config].is_known) {
         s = compute_mask(g, c, config, is_first, &k);
         if (s == OK)
@@ -365,6 +366,7 @@ static enum status step_text(struct machine *m, const char *bytes, size_t len, u
 {
     enum status s = OK;
 
+    machine_renew_budget(m);
     for (size_t i = 0; s == OK && i < len && *config != MACHINE_DEAD; i++)
         s = machine_step(m, *config, (uint8_t)bytes[i], config);
     return s;
@@ -463,6 +465,12 @@ enum status grammar_create(struct grammar **out, struct grammar_vocab *v, enum g
     else
         grammar_unref(g);
     return s;
+}
+
+size_t grammar_bytes(const struct grammar *g)
+{
+    return sizeof *g + g->states.cap * sizeof *g->states.v +
+           g->states.n_sets * sizeof *g->states.sets;
 }
 
 struct grammar *grammar_ref(struct grammar *g)

@@ -9,6 +9,7 @@
 #define BYTES_MAX ((size_t)96 << 20)
 #define WAYS_MAX 4096u /* of one configuration */
 #define DEPTH_MAX 512u /* of calls */
+#define BUDGET 2000000u /* states looked at: some 50 ms */
 #define UNKNOWN UINT32_MAX
 #define BOTTOM 0u /* the stack below the first rule */
 
@@ -52,6 +53,7 @@ struct machine {
     uint32_t found[WAYS_MAX];
     uint32_t n_found;
     bool accepts;
+    uint32_t budget;
 };
 
 /* --- memory --- */
@@ -175,10 +177,11 @@ static enum status node_of(struct machine *m, uint32_t state, uint32_t below, ui
 static enum status push(struct machine *m, uint32_t state, uint32_t below)
 {
     uint32_t node;
-    enum status s = node_of(m, state, below, &node);
+    enum status s = m->budget ? node_of(m, state, below, &node) : ERR_TOO_LARGE;
 
     if (s != OK || m->seen[node] == m->round)
         return s;
+    m->budget--;
     m->seen[node] = m->round;
     s = grow(m, (void **)&m->todo, m->n_todo, &m->todo_cap, 1, NODES_MAX, sizeof *m->todo);
     if (s == OK)
@@ -372,12 +375,18 @@ enum status machine_create(struct machine **out, const struct states *st)
     if (!m)
         return ERR_NOMEM;
     m->st = st;
+    m->budget = BUDGET;
     s = begin(m);
     if (s == OK)
         *out = m;
     else
         machine_destroy(m);
     return s;
+}
+
+void machine_renew_budget(struct machine *m)
+{
+    m->budget = BUDGET;
 }
 
 void machine_destroy(struct machine *m)

@@ -7,7 +7,8 @@
  *
  * Owns    configurations and stacks until machine_destroy(); borrows the states.
  * Thread  one at a time.
- * Errors  ERR_TOO_LARGE the machine is full, or a text can be read in too many ways; ERR_NOMEM.
+ * Errors  ERR_TOO_LARGE the machine is full, a text can be read in too many ways, or the budget is
+ *         used up; ERR_NOMEM.
  * Units   configurations. */
 #ifndef TARN_ENGINE_GRAMMAR_MACHINE_H
 #define TARN_ENGINE_GRAMMAR_MACHINE_H
@@ -21,6 +22,9 @@ struct machine;
 
 NODISCARD enum status machine_create(struct machine **out, const struct states *st);
 void machine_destroy(struct machine *m); /* NULL is fine */
+/* Bound the work until the next call: ERR_TOO_LARGE when it is used up. A new machine has one
+ * budget. */
+void machine_renew_budget(struct machine *m);
 /* The configuration after one more byte. */
 NODISCARD enum status machine_step(struct machine *m, uint32_t config, uint8_t byte, uint32_t *out);
 /* Whether the text is complete there, and whether a byte may follow. */

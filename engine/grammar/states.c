@@ -343,7 +343,8 @@ enum status states_build(struct states *st, const struct exprs *e, uint32_t firs
     if (b.rule_state && b.expr_state && b.wanted && st->sets) {
         memset(b.rule_state, 0xff, e->n_rules * sizeof *b.rule_state);
         memset(b.expr_state, 0xff, e->n * sizeof *b.expr_state);
-        memcpy(st->sets, e->sets, e->n_sets * sizeof *st->sets);
+        if (e->n_sets > 0)
+            memcpy(st->sets, e->sets, e->n_sets * sizeof *st->sets);
         st->n_sets = e->n_sets;
         st->first = rule_state(&b, first);
         s = build_rules(&b, why);
