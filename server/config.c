@@ -36,9 +36,10 @@ static const struct option_row rows[] = {
            "dummy: random weights for any config.json"),
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPES, "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
-           "quantize the weights at load; embedding and output layer keep 8 bits"),
+           "auto: weights as stored; int8, int4: quantize at load, embedding and output layer to 8 "
+           "bits; none: floats"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
-           "weights that share a scale; auto: 128 for int8, 32 for int4"),
+           "weights that share a scale, for int8 and int4; auto: 128 for int8, 32 for int4"),
     CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPES,
            "type of cached K and V; auto: that of --dtype"),
     COUNT(NULL, "max-model-len", max_model_len, 0, UINT32_MAX, "0",
