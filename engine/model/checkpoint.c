@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model/quantized.h"
 #include "engine/model/safetensors.h"
 
 struct checkpoint {
     struct safetensors *safetensors;
+    struct quantized *quantized; /* NULL: all tensors are plain */
 };
 
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct buf *why)
@@ -18,6 +20,8 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct bu
         return buf_why(why, ERR_NOMEM, "out of memory");
     enum status s = safetensors_open(&c->safetensors, path, why);
     if (s == OK)
+        s = quantized_open(&c->quantized, c->safetensors, path, why);
+    if (s == OK)
         *out = c;
     else
         checkpoint_close(c);
@@ -28,17 +32,26 @@ void checkpoint_close(struct checkpoint *c)
 {
     if (!c)
         return;
+    quantized_close(c->quantized);
     safetensors_close(c->safetensors);
     free(c);
+}
+
+/* A codec's tensor hides the one of its codes, which may have the same name. */
+static const struct tensor *find(const struct checkpoint *c, const char *name)
+{
+    const struct tensor *t = quantized_find(c->quantized, name);
+
+    return t ? t : safetensors_find(c->safetensors, name);
 }
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
     static const char prefix[] = "model.";
-    const struct tensor *t = safetensors_find(c->safetensors, name);
+    const struct tensor *t = find(c, name);
 
     if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        t = safetensors_find(c->safetensors, name + sizeof prefix - 1);
+        t = find(c, name + sizeof prefix - 1);
     return t;
 }
 
