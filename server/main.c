@@ -30,6 +30,7 @@
 #include "server/banner.h"
 #include "server/cache_dir.h"
 #include "server/config.h"
+#include "server/download.h"
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
@@ -379,6 +380,8 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         s = preambles_open(&preambles, c->preamble, why);
     if (s == OK)
         s = kv_events_open(&kv_events, c, why);
+    if (s == OK)
+        s = download_models(c, why);
     if (s == OK)
         s = hub_resolve(c->model, &model_dir, why);
     if (s == OK)
