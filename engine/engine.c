@@ -266,7 +266,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = opening_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, &kv, why);
+    s = opening_kv_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, e->device, &kv, why);
     if (s != OK)
         return s;
     pool->layout = kv_layout_of(kv);

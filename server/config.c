@@ -19,7 +19,7 @@
 #define HOUR_MS 3600000.0
 #define OBJECTIVE_MAX 1000000 /* a priority, either sign */
 #define OPTIONS_OF struct config
-#define DTYPES DTYPE_NAMES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
+#define DTYPE_ALIASES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
 
 static const struct option_row rows[] = {
     TEXT("Model", "model", model, "", "MODEL",
@@ -40,13 +40,15 @@ static const struct option_row rows[] = {
          "special tokens spelled in the text of users, tools and documents are control tokens"),
     CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
            "dummy: random weights for any config.json"),
-    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPES, "type of the weights; auto: as stored"),
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES DTYPE_ALIASES,
+           "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
            "quantize the weights at load; embedding and output layer keep 8 bits"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
            "weights that share a scale; auto: 128 for int8, 32 for int4"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPES,
-           "type of cached K and V; auto: that of --dtype"),
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE,
+           KV_DTYPE_NAMES DTYPE_ALIASES "|fp8_e4m3=fp8",
+           "type of cached K and V; auto: that of --dtype; int8, fp8: one byte and a shared scale"),
     COUNT(NULL, "max-model-len", max_model_len, 0, UINT32_MAX, "0",
           "longest prompt plus answer in tokens; 0: the model's, cut to what the KV pool holds"),
 

@@ -19,7 +19,7 @@ static const struct option_row rows[] = {
            "quantize the weights at load"),
     COUNT(NULL, "quantization-group", quantization_group, 0, 128, "0",
           "weights that share a scale, 32 or 128; 0: the best of the type"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, KV_DTYPE_NAMES,
            "type of cached K and V; auto: that of --dtype"),
 
     CHOICE("Machine", "device", device, DEFAULT_DEVICE, DEVICE_NAMES,

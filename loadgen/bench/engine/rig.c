@@ -193,14 +193,16 @@ static enum status upload_noise(struct rig *r, const struct fill *f)
 static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);
+    /* Elements of one byte are those of floats, and their scales lie between them. */
+    enum dtype t = pool->layout.scale_group ? DTYPE_F32 : pool->layout.dtype;
     struct fill f = {pool->base, kv_block_bytes(pool) * pool->n_blocks, NULL,
-                     (uint64_t)NOISE_COUNT * kv_element_bytes(&pool->layout)};
+                     (uint64_t)NOISE_COUNT * dtype_bytes(t)};
     unsigned char *noise = malloc(f.noise_bytes);
 
     if (!noise)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
-        dtype_store(pool->layout.dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
+        dtype_store(t, noise, i, 2 * rng_uniform(SEED, i) - 1);
     f.noise = noise;
     enum status s = OK;
     if (device_is_host(r->device))
