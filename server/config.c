@@ -23,7 +23,13 @@
 
 static const struct option_row rows[] = {
     TEXT("Model", "model", model, "", "MODEL",
-         "directory in Hugging Face layout, or org/name[@rev] in the local Hugging Face cache"),
+         "directory in Hugging Face layout, .gguf file, or org/name[@rev][:FILE.gguf] in the local "
+         "Hugging Face cache"),
+    BOOL(NULL, "download", download, "false",
+         "get --model and --embedding-model from huggingface.co (or HF_ENDPOINT) into the cache if "
+         "they are not there"),
+    CHOICE(NULL, "inspect", inspect, "off", "off|text|json",
+           "print what --model is, needs and would be refused for, without loading it, and end"),
     TEXT(NULL, "served-model-name", served_model_name, "", "NAMES",
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/model/weights_load.h"
+#include "engine/model/weights_measure.h"
 #include "kernels/pack.h"
 
 /* Group of int8 weights made of tensors that are quantized, but not to codes. Their own groups are
@@ -34,8 +35,12 @@ void plan_first_product(struct loader *l, const struct weight *w)
 static void *own(struct loader *l, size_t n_bytes)
 {
     struct weights *w = l->w;
-    void *p = device_alloc(w->device, n_bytes);
 
+    if (l->measure) {
+        w->n_bytes += n_bytes;
+        return l->measure->nowhere;
+    }
+    void *p = device_alloc(w->device, n_bytes);
     if (!p)
         return NULL;
     if (w->n_owned == w->owned_cap) {
@@ -53,8 +58,8 @@ static void *own(struct loader *l, size_t n_bytes)
     return p;
 }
 
-static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
-                               const struct tensor **out)
+static enum status check_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                                const struct tensor **out)
 {
     const struct tensor *t;
     uint32_t n_dims = cols ? 2 : 1;
@@ -78,6 +83,17 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
                        name, rows, cols ? ", " : "", cols);
     *out = t;
     return OK;
+}
+
+static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                               const struct tensor **out)
+{
+    enum status s = check_tensor(l, name, rows, cols, out);
+
+    if (s == OK || !l->measure || (s != ERR_INVALID && s != ERR_UNSUPPORTED))
+        return s;
+    weights_measure_fault(l);
+    return OK; /* the plan goes on, as if the weight were random */
 }
 
 static enum status add_job(struct loader *l, struct job job)

@@ -9,8 +9,8 @@
 #define OPTIONS_OF struct bench_options
 
 static const struct option_row rows[] = {
-    TEXT("Model", "model", model, "", "DIR",
-         "directory in Hugging Face layout; config.json is enough for dummy weights"),
+    TEXT("Model", "model", model, "", "MODEL",
+         "named as for tarn-server; config.json is enough for dummy weights"),
     CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
            "dummy: random weights"),
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
