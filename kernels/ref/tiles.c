@@ -71,7 +71,7 @@ enum status ref_attention_tiles(struct device *d, struct stream *s,
 
     (void)d;
     (void)s;
-    if (p->pool.layout.scale_group || p->window > 0 || p->soft_cap > 0)
+    if (p->pool.layout.scale_group || p->window > 0 || p->soft_cap > 0 || p->bidirectional)
         return ERR_UNSUPPORTED;
     for (uint32_t i = 0; i < p->n_seqs; i++)
         out = seq_tiles(p, &p->seqs[i], out);
