@@ -18,6 +18,9 @@ NODISCARD enum status opening_choose(const char *setting, const char *names, con
 NODISCARD enum status opening_dtype(const char *setting, const char *name, enum dtype if_auto,
                                     enum dtype *out, struct buf *why);
 
+/* Refuse a model that makes no tokens. */
+NODISCARD enum status opening_check_generates(const struct model_config *m, struct buf *why);
+
 struct opening {
     const char *load_format, *dtype, *quantization; /* as engine_config */
     uint32_t quantization_group;

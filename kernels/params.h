@@ -163,12 +163,12 @@ struct attention_params {
     uint32_t n_segs_max; /* most segments of one sequence */
     uint32_t n_heads;    /* H */
     uint32_t layer;
-    uint32_t window; /* a row at position p sees keys from p - window + 1 on; 0: all */
+    uint32_t window;   /* a row at position p sees keys from p - window + 1 on; 0: all */
     int bidirectional; /* every row sees all keys of its sequence, up to its last row's; without a
                           window. ERR_UNSUPPORTED on a GPU */
-    float scale;     /* usually 1 / sqrt(d) */
-    float soft_cap;  /* scores become cap * tanh(score / cap); 0: none */
-    const float *q;  /* [T, H, d], row stride q_stride */
+    float scale;       /* usually 1 / sqrt(d) */
+    float soft_cap;    /* scores become cap * tanh(score / cap); 0: none */
+    const float *q;    /* [T, H, d], row stride q_stride */
     size_t q_stride;
     float *out; /* [T, H, d], row stride H * d */
     float *lse; /* [T, H] ln of the sum of exp(score) over the visible keys, -inf if there is none;

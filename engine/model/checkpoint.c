@@ -34,11 +34,15 @@ void checkpoint_close(struct checkpoint *c)
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
-    static const char prefix[] = "model.";
+    static const char *const prefixes[] = {"model.", "bert.", "roberta."};
     const struct tensor *t = safetensors_find(c->safetensors, name);
 
-    if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        t = safetensors_find(c->safetensors, name + sizeof prefix - 1);
+    for (size_t i = 0; !t && i < sizeof prefixes / sizeof *prefixes; i++) {
+        size_t n = strlen(prefixes[i]);
+
+        if (strncmp(name, prefixes[i], n) == 0)
+            t = safetensors_find(c->safetensors, name + n);
+    }
     return t;
 }
 
