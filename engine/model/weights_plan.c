@@ -9,6 +9,9 @@
 #include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
+/* Alignment of the weights of experts: that of an allocation on a GPU. */
+#define EXPERT_ALIGN 256
+
 const struct model_config *plan_model(const struct loader *l)
 {
     return l->config->model;
@@ -110,19 +113,26 @@ static enum status no_memory(struct loader *l)
                    (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
-/* Allocate a weight in type `quantized` if quantization is on, else in the float type. */
+/* A weight in type `quantized` if quantization is on, else in the float type; without memory. */
+static struct weight describe_weight(const struct loader *l, uint32_t n, uint32_t k,
+                                     enum dtype quantized)
+{
+    uint32_t group = l->config->quantization.group;
+    struct weight w = {.dtype = group ? quantized : l->config->dtype,
+                       .layout = device_weight_layout(l->w->device),
+                       .n = n,
+                       .k = k,
+                       .group = group};
+
+    if (w.layout == WEIGHT_ROWS)
+        w.stride = pack_row_stride(k);
+    return w;
+}
+
 static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
                                 enum dtype quantized)
 {
-    uint32_t group = l->config->quantization.group;
-
-    *w = (struct weight){.dtype = group ? quantized : l->config->dtype,
-                         .layout = device_weight_layout(l->w->device),
-                         .n = n,
-                         .k = k,
-                         .group = group};
-    if (w->layout == WEIGHT_ROWS)
-        w->stride = pack_row_stride(k);
+    *w = describe_weight(l, n, k, quantized);
     w->data = own(l, pack_weight_bytes(w));
     return w->data ? OK : no_memory(l);
 }
@@ -173,6 +183,60 @@ enum status plan_product(struct loader *l, struct weight *w, float **bias, uint3
         }
         n0 += parts[i].rows;
     }
+    return s;
+}
+
+enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const char *prefix,
+                        const struct plan_part *part)
+{
+    char name[160];
+
+    *w = (struct weight){
+        .dtype = DTYPE_F32, .layout = device_weight_layout(l->w->device), .n = part->rows, .k = k};
+    if (w->layout == WEIGHT_ROWS)
+        w->stride = pack_row_stride(k);
+    w->data = own(l, pack_weight_bytes(w));
+    if (!w->data)
+        return no_memory(l);
+    snprintf(name, sizeof name, "%s%s.weight", prefix, part->name);
+    enum status s = add_rows(l, w, 0, part->rows, name);
+    if (s == OK)
+        l->jobs[l->n_jobs - 1].dtype = DTYPE_F32;
+    return s;
+}
+
+/* Describe the weights of n experts and allocate them together. */
+static enum status alloc_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
+                                 uint32_t n, uint32_t rows, uint32_t k)
+{
+    struct weight w = describe_weight(l, rows, k, l->config->quantization.dtype);
+
+    *expert_bytes = (pack_weight_bytes(&w) + EXPERT_ALIGN - 1) / EXPERT_ALIGN * EXPERT_ALIGN;
+    unsigned char *data = own(l, n * *expert_bytes);
+    if (!data)
+        return no_memory(l);
+    for (uint32_t i = 0; i < n; i++) {
+        each[i] = w;
+        each[i].data = data + i * *expert_bytes;
+    }
+    return OK;
+}
+
+enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes, uint32_t n,
+                         uint32_t k, const char *prefix, const char *experts,
+                         const struct plan_part *parts, uint32_t n_parts)
+{
+    char name[160];
+    uint32_t rows = 0;
+
+    for (uint32_t i = 0; i < n_parts; i++)
+        rows += parts[i].rows;
+    enum status s = alloc_experts(l, each, expert_bytes, n, rows, k);
+    for (uint32_t e = 0; s == OK && e < n; e++)
+        for (uint32_t i = 0, n0 = 0; s == OK && i < n_parts; n0 += parts[i++].rows) {
+            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
+            s = add_rows(l, &each[e], n0, parts[i].rows, name);
+        }
     return s;
 }
 

@@ -64,9 +64,8 @@ static void route_row(const struct route_params *p, const float *logits, uint32_
     for (uint32_t e = 0; e < p->n_experts; e += VW) {
         vf x = v_load_n(logits + e, min_u32(p->n_experts - e, VW));
 
-        v_store(score + e, p->score == ROUTE_SIGMOID
-                               ? v_set1(1) / (v_exp(v_set1(0) - x) + 1.0f)
-                               : v_exp(x - max));
+        v_store(score + e, p->score == ROUTE_SIGMOID ? v_set1(1) / (v_exp(v_set1(0) - x) + 1.0f)
+                                                     : v_exp(x - max));
     }
     if (p->renormalize)
         for (uint32_t j = 0; j < p->n_chosen; j++)

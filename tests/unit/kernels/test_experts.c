@@ -80,19 +80,19 @@ static void check_route(struct device *d, struct route_params p)
 
 static void routes_on(struct device *d)
 {
-    static const uint32_t sizes[][2] = {{1, 1},  {2, 1},  {8, 2},   {7, 7},     {60, 4},
+    static const uint32_t sizes[][2] = {{1, 1},  {2, 1},  {8, 2},   {7, 7},   {60, 4},
                                         {64, 6}, {33, 5}, {128, 8}, {512, 64}};
 
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
         for (uint32_t flags = 0; flags < 4; flags++)
             for (uint32_t n_rows = 0; n_rows < 40; n_rows = 4 * n_rows + 1)
-                check_route(d, (struct route_params){.n_rows = n_rows,
-                                                     .n_experts = sizes[i][0],
-                                                     .n_chosen = sizes[i][1],
-                                                     .score = flags & 1 ? ROUTE_SIGMOID
-                                                                        : ROUTE_SOFTMAX,
-                                                     .renormalize = flags & 2,
-                                                     .scale = flags == 3 ? 2.5f : 1});
+                check_route(
+                    d, (struct route_params){.n_rows = n_rows,
+                                             .n_experts = sizes[i][0],
+                                             .n_chosen = sizes[i][1],
+                                             .score = flags & 1 ? ROUTE_SIGMOID : ROUTE_SOFTMAX,
+                                             .renormalize = flags & 2,
+                                             .scale = flags == 3 ? 2.5f : 1});
 }
 
 static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
@@ -212,9 +212,9 @@ static void check_products(struct device *d, struct kind kind, const uint32_t *c
 
 static void products_on(struct device *d)
 {
-    static const uint32_t counts[][N_EXPERTS] = {{0, 0, 0, 0, 0, 0, 0},   {0, 0, 1, 0, 0, 0, 0},
-                                                 {1, 0, 1, 1, 0, 0, 1},   {5, 13, 0, 33, 1, 9, 2},
-                                                 {0, 0, 250, 0, 0, 3, 0}, {40, 41, 42, 43, 0, 0, 90}};
+    static const uint32_t counts[][N_EXPERTS] = {
+        {0, 0, 0, 0, 0, 0, 0},   {0, 0, 1, 0, 0, 0, 0},   {1, 0, 1, 1, 0, 0, 1},
+        {5, 13, 0, 33, 1, 9, 2}, {0, 0, 250, 0, 0, 3, 0}, {40, 41, 42, 43, 0, 0, 90}};
 
     for (size_t t = 0; t < ARRAY_SIZE(kinds); t++)
         for (size_t c = 0; c < ARRAY_SIZE(counts); c++) {
@@ -266,7 +266,8 @@ static void products_equal_the_reference(void **state)
 
 /* --- sums --- */
 
-static void check_combine(struct device *d, uint32_t n_rows, uint32_t dim, uint32_t k, bool in_order)
+static void check_combine(struct device *d, uint32_t n_rows, uint32_t dim, uint32_t k,
+                          bool in_order)
 {
     uint32_t n = n_rows * k, *at = test_alloc(n * sizeof *at);
     float *weights = random_floats(n), *y = random_floats((size_t)n * dim);
