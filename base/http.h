@@ -146,7 +146,7 @@ struct http_done {
 struct http_handlers {
     /* The headers are complete: http_call_header(). Interim answers (1xx) are skipped. */
     void (*on_head)(void *arg, struct http_call *call, int status, uint64_t time_ns);
-    /* time_ns: the clock right before these bytes were read from the socket. The bytes arrived
+    /* time_ns: the clock right after these bytes were read from the socket. The bytes arrived
      * before that time, earlier by at most the time that the loop has worked since it woke up. */
     void (*on_body)(void *arg, struct http_call *call, const void *bytes, size_t n,
                     uint64_t time_ns);

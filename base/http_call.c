@@ -191,7 +191,7 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     size_t len = n;
 
     (void)one;
-    c->last_byte_ns = c->loop->now_ns;
+    c->last_byte_ns = c->loop->now_ns = clock_now_ns();
     if (c->cancelled)
         return 0;
     c->n_header_bytes += n;
@@ -218,7 +218,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *arg)
     struct http_call *c = arg;
 
     (void)one;
-    c->last_byte_ns = c->loop->now_ns;
+    c->last_byte_ns = c->loop->now_ns = clock_now_ns();
     if (c->cancelled)
         return 0;
     if (c->want_pause) {

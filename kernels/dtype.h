@@ -26,6 +26,8 @@ enum dtype {
     DTYPE_FLOATS, /* number of float types; the types below need scales beside their elements */
     DTYPE_I8 = DTYPE_FLOATS,
     DTYPE_I4,
+    DTYPE_A8, /* affine: unsigned codes, with a scale and an offset per group */
+    DTYPE_A4,
     DTYPE_COUNT
 };
 
@@ -34,6 +36,20 @@ TARN_HOST_DEVICE
 static inline size_t dtype_bytes(enum dtype t)
 {
     return t == DTYPE_F32 ? 4 : 2;
+}
+
+/* Bits of an element of a quantized type. */
+TARN_HOST_DEVICE
+static inline uint32_t dtype_bits(enum dtype t)
+{
+    return t == DTYPE_I8 || t == DTYPE_A8 ? 8 : 4;
+}
+
+/* Whether groups of a quantized type have an offset beside the scale. */
+TARN_HOST_DEVICE
+static inline int dtype_is_affine(enum dtype t)
+{
+    return t == DTYPE_A8 || t == DTYPE_A4;
 }
 
 #endif

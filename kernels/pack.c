@@ -102,9 +102,9 @@ void dtype_store(enum dtype t, void *base, size_t i, float v)
 
 size_t pack_group_bytes(enum dtype t, uint32_t n_k)
 {
-    size_t per_quad = t == DTYPE_I8 ? 4 : 8; /* elements in 4 bytes */
+    size_t per_quad = 32 / dtype_bits(t); /* elements in 4 bytes */
 
-    return PANEL_COLS * (2 + (n_k + per_quad - 1) / per_quad * 4);
+    return pack_head_bytes(t) + PANEL_COLS * ((n_k + per_quad - 1) / per_quad * 4);
 }
 
 size_t pack_panel_bytes(enum dtype t, uint32_t k, uint32_t group)
@@ -127,17 +127,22 @@ uint32_t pack_row_stride(uint32_t k)
     return (k + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
 }
 
-/* WEIGHT_ROWS: bytes of one row's elements; and of its scales. */
+/* WEIGHT_ROWS: bytes of one group's scale and offset. */
+static size_t group_head_bytes(enum dtype t)
+{
+    return (dtype_is_affine(t) ? 2 : 1) * sizeof(uint16_t);
+}
+
+/* WEIGHT_ROWS: bytes of one row's elements; and of its scales and offsets. */
 static size_t row_bytes(const struct weight *w)
 {
     return w->dtype < DTYPE_FLOATS ? w->stride * dtype_bytes(w->dtype)
-           : w->dtype == DTYPE_I8  ? w->stride
-                                   : w->stride / 2;
+                                   : w->stride / 8 * dtype_bits(w->dtype);
 }
 
 static size_t row_scale_bytes(const struct weight *w)
 {
-    return w->dtype < DTYPE_FLOATS ? 0 : w->stride / w->group * sizeof(uint16_t);
+    return w->dtype < DTYPE_FLOATS ? 0 : w->stride / w->group * group_head_bytes(w->dtype);
 }
 
 /* WEIGHT_ROWS: offset of the scales. */
@@ -248,24 +253,101 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
     uint32_t group = k / w->group;
 
     if (w->layout == WEIGHT_ROWS) {
-        size_t group_bytes = w->dtype == DTYPE_I8 ? w->group : w->group / 2;
+        size_t head = group_head_bytes(w->dtype), group_bytes = w->group / 8 * dtype_bits(w->dtype);
 
         ASSERT(w->stride == pack_row_stride(w->k));
-        return (struct pack_group){
-            data + scales_offset(w) + n * row_scale_bytes(w) + group * sizeof(uint16_t),
-            row_scale_bytes(w), data + n * row_bytes(w) + group * group_bytes, 4, row_bytes(w)};
+        return (struct pack_group){.scale = data + scales_offset(w) + n * row_scale_bytes(w) +
+                                            group * head,
+                                   .offset_at = sizeof(uint16_t),
+                                   .scale_step = row_scale_bytes(w),
+                                   .quad = data + n * row_bytes(w) + group * group_bytes,
+                                   .quad_step = 4,
+                                   .row_step = row_bytes(w)};
     }
     data += n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, w->group) +
             group * pack_group_bytes(w->dtype, w->group);
     n %= PANEL_COLS;
-    return (struct pack_group){data + n * sizeof(uint16_t), sizeof(uint16_t),
-                               data + PANEL_COLS * 2 + n * (size_t)4, PANEL_COLS * 4, 4};
+    return (struct pack_group){.scale = data + n * sizeof(uint16_t),
+                               .offset_at = PANEL_COLS * sizeof(uint16_t),
+                               .scale_step = sizeof(uint16_t),
+                               .quad = data + pack_head_bytes(w->dtype) + n * (size_t)4,
+                               .quad_step = PANEL_COLS * 4,
+                               .row_step = 4};
+}
+
+static uint32_t load_u32(const uint8_t *p)
+{
+    uint32_t u;
+
+    memcpy(&u, p, sizeof(u));
+    return u;
+}
+
+/* Put n codes of one output at their places; bytes behind them stay 0. */
+static void put_codes(const struct weight *w, unsigned char *quad, size_t quad_step,
+                      const uint8_t *codes, uint32_t n)
+{
+    uint32_t per_quad = 32 / dtype_bits(w->dtype), word;
+
+    for (uint32_t i = 0; i < n; i += per_quad, quad += quad_step) {
+        uint8_t few[8] = {0};
+
+        memcpy(few, codes + i, n - i < per_quad ? n - i : per_quad);
+        word = load_u32(few);
+        if (w->dtype == DTYPE_A4) {
+            word = (word & 0x0f0f0f0fu) | (load_u32(few + 4) & 0x0f0f0f0fu) << 4;
+            if (w->layout == WEIGHT_ROWS)
+                word = pack_row_order_i4(word);
+        }
+        memcpy(quad, &word, sizeof(word));
+    }
+}
+
+/* One group after the other for all rows of a panel, so that the lines being written stay in the
+ * first-level cache until they are full. */
+void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
+                      const float *scales, const float *offsets, uint32_t code_group,
+                      uint32_t n_rows)
+{
+    uint32_t n_groups, end;
+
+    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows && dtype_is_affine(w->dtype));
+    ASSERT((w->group == 32 || w->group == 128) && code_group && code_group % w->group == 0);
+    n_groups = (w->k - 1) / code_group + 1;
+    for (uint32_t first = n0; first < n0 + n_rows; first = end) {
+        end = (first / PANEL_COLS + 1) * PANEL_COLS;
+        end = end < n0 + n_rows ? end : n0 + n_rows;
+        for (uint32_t k = 0; k < w->k; k += w->group) {
+            struct pack_group g = pack_group_of(w, first, k);
+            uint32_t n_k = w->k - k < w->group ? w->k - k : w->group;
+
+            for (uint32_t n = first; n < end; n++) {
+                size_t row = n - n0, from = row * n_groups + k / code_group;
+
+                dtype_store(DTYPE_F16, g.scale, 0, scales[from]);
+                dtype_store(DTYPE_F16, g.scale + g.offset_at, 0, offsets[from]);
+                put_codes(w, g.quad, g.quad_step, codes + row * w->k + k, n_k);
+                g.scale += g.scale_step;
+                g.quad += g.row_step;
+            }
+        }
+    }
 }
 
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k)
 {
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
-    return dtype_load(DTYPE_BF16, pack_group_of(w, n, k).scale, 0);
+    return dtype_load(dtype_is_affine(w->dtype) ? DTYPE_F16 : DTYPE_BF16,
+                      pack_group_of(w, n, k).scale, 0);
+}
+
+float pack_offset_at(const struct weight *w, uint32_t n, uint32_t k)
+{
+    ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
+    if (!dtype_is_affine(w->dtype))
+        return 0;
+    struct pack_group g = pack_group_of(w, n, k);
+    return dtype_load(DTYPE_F16, g.scale + g.offset_at, 0);
 }
 
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
@@ -273,17 +355,20 @@ int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
     struct pack_group g = pack_group_of(w, n, k);
     uint32_t i = k % w->group;
-    unsigned half; /* index of the half-byte in an i4's four bytes */
+    int zero = dtype_is_affine(w->dtype) ? 0 : w->dtype == DTYPE_I8 ? 128 : 8;
+    unsigned half; /* index of the half-byte in the four bytes of 4-bit elements */
 
-    if (w->dtype == DTYPE_I8)
-        return g.quad[i / 4 * g.quad_step + i % 4] - 128;
+    if (dtype_bits(w->dtype) == 8)
+        return g.quad[i / 4 * g.quad_step + i % 4] - zero;
     half = w->layout == WEIGHT_ROWS ? i % 8 / 2 + 4 * (i % 2) : 2 * (i % 4) + i % 8 / 4;
-    return (g.quad[i / 8 * g.quad_step + half / 2] >> 4 * (half % 2) & 15) - 8;
+    return (g.quad[i / 8 * g.quad_step + half / 2] >> 4 * (half % 2) & 15) - zero;
 }
 
 float pack_at(const struct weight *w, uint32_t n, uint32_t k)
 {
     ASSERT(n < w->n && k < w->k);
+    if (dtype_is_affine(w->dtype)) /* the product of a code and a scale of 11 bits is exact */
+        return (float)pack_int_at(w, n, k) * pack_scale_at(w, n, k) + pack_offset_at(w, n, k);
     if (w->dtype >= DTYPE_FLOATS)
         return (float)pack_int_at(w, n, k) * pack_scale_at(w, n, k);
     if (w->layout == WEIGHT_ROWS)

@@ -13,6 +13,8 @@
  *     i8: u[ceil(g/4)][32][4]               quads along K, as vpdpbusd and AMX take them; 1 .. 255
  *     i4: u[ceil(g/8)][32][4]               byte j of quad i has element 8i + j in its lower half
  *                                           and element 8i + 4 + j in its upper half; 0 .. 15
+ *   a8, a4:     the same groups with codes as u, 0 .. 255 or 0 .. 15, behind two rows:
+ *     scale[32], offset[32]               f16; a weight is u * scale + offset
  *               Behind the end of K or N the padding is 0 bytes; kernels multiply it by
  *               activations of 0.
  * A kernel walks one panel from k = 0 to K for as many rows as it has accumulators. With one row or
@@ -27,6 +29,8 @@
  *                                           is (u - 8) * scale
  *   i8, i4:     then, from the next multiple of 256 bytes on, scale[N][stride / group], bf16; 0 for
  *               groups wholly behind K.
+ *   a8, a4:     codes as the elements of i8 and i4, then, from the next multiple of 256 bytes on,
+ *               pairs (scale, offset)[N][stride / group], f16; (0, 0) for groups wholly behind K.
  *
  * Owns    nothing; the caller supplies the destination (pack_bytes() long, 64-byte aligned).
  * Thread  any; distinct panels may be packed at the same time.
@@ -47,7 +51,7 @@ uint32_t pack_row_stride(uint32_t k);
 size_t pack_weight_bytes(const struct weight *w);
 
 /* The byte ranges of rows [n0, n0 + n_rows) of a WEIGHT_ROWS weight: one for floats, two for
- * quantized weights (elements, scales). Returns their number. A weight of only these rows, {n =
+ * quantized weights (elements; scales and offsets). Returns their number. A weight of only these rows, {n =
  * n_rows}, has ranges of equal sizes at n0 = 0: so a weight can be packed piece by piece in host
  * memory and each piece copied to its place. */
 struct pack_range {
@@ -61,7 +65,13 @@ uint32_t pack_row_ranges(const struct weight *w, uint32_t n0, uint32_t n_rows,
 size_t pack_panel_bytes(enum dtype t, uint32_t k, uint32_t group);
 size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group);
 
-/* WEIGHT_PANELS: bytes of one group of a panel, scales included (i8, i4), for n_k elements of K. */
+/* WEIGHT_PANELS, quantized types: bytes in front of a group's elements; and bytes of one group of a
+ * panel, those included, for n_k elements of K. */
+TARN_HOST_DEVICE
+static inline uint32_t pack_head_bytes(enum dtype t)
+{
+    return dtype_is_affine(t) ? PANEL_COLS * 4 : PANEL_COLS * 2;
+}
 size_t pack_group_bytes(enum dtype t, uint32_t n_k);
 
 /* Copy the row-major src [n_rows, K] of w->dtype (a float type) to rows [n0, n0 + n_rows) of w.
@@ -78,10 +88,19 @@ void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_
 void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
                         uint32_t n_rows);
 
+/* pack_rows() for an a8 or a4 weight: codes [n_rows, K], one a byte, and scales and offsets [n_rows,
+ * ceil(K / code_group)], rounded to f16. code_group is a multiple of w->group; a4 takes the low four
+ * bits of a code. Padding must be zero before. */
+void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
+                      const float *scales, const float *offsets, uint32_t code_group,
+                      uint32_t n_rows);
+
 /* One element as float, dequantized; for reference kernels and tests. */
 float pack_at(const struct weight *w, uint32_t n, uint32_t k);
-/* The scale and the signed integer of an i8 or i4 element. */
+/* The scale of a quantized element; its offset (0 for i8 and i4); and its integer: signed for i8 and
+ * i4, the code for a8 and a4. */
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k);
+float pack_offset_at(const struct weight *w, uint32_t n, uint32_t k);
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k);
 
 /* Scalar conversions of float types: round to nearest even; NaN stays NaN. */

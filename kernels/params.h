@@ -35,7 +35,7 @@ struct weight {
     enum weight_layout layout;
     uint32_t n;
     uint32_t k;
-    uint32_t group;  /* elements of K that share a scale (I8, I4): 32 or 128; 0 for floats */
+    uint32_t group;  /* elements of K that share a scale (I8, I4, A8, A4): 32 or 128; 0: floats */
     uint32_t stride; /* WEIGHT_ROWS: elements from one row to the next, at least K; else 0 */
     const void *data;
 };
@@ -46,8 +46,8 @@ struct embed_params {
     uint32_t dim;        /* D */
     uint32_t n_vocab;    /* V; every id is below it (checked by the caller) */
     struct weight table; /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to the
-                            element size only); or I8 in the device's layout. May be shared with the
-                            output layer */
+                            element size only); or I8 or A8 in the device's layout. May be shared
+                            with the output layer */
     const uint32_t *ids; /* [T] */
     float *out;          /* [T, D] */
 };
@@ -79,16 +79,18 @@ struct rmsnorm_params {
  * The bias, then the old out, are added once at its end (promise P1).
  *
  * With BF16 weights a device may round `a` to bf16 (nearest even) first, the input of the matrix
- * instructions. With I8 and I4 each row of `a` is quantized separately:
+ * instructions. With quantized weights each row of `a` is quantized separately:
  *   q[k] = round(a[k] * (127 / max|a|)), nearest even, in -127 .. 127, scale s = max|a| / 127
  * The chain then runs over groups; the sums inside a group are exact integers:
  *   sum = fma((float)(sum over the group of q[k] * w[n, k]), group's scale of n, sum)
+ * where w is the signed integer of I8 and I4 and the code of A8 and A4; for the latter, then
+ *   sum = fma((float)(sum over the group of q[k]), group's offset of n, sum)
  * and out = sum * s. A row with a NaN or an infinity gives NaN in all its outputs; a row with
  * max|a| < QUANT_ROW_MIN counts as zeros.
  *
- * A CUDA device keeps activations as floats: `a` is rounded to bf16 for BF16, I8 and I4 weights and
- * to f16 for F16 weights, products are summed in fp32, and each group's sum is multiplied by its
- * scale. Without device_config.batch_invariant the order of a sum may depend on T. */
+ * A CUDA device keeps activations as floats: `a` is rounded to f16 for F16 weights and to bf16 for
+ * all others but F32, products are summed in fp32, and each group's sum is multiplied by its scale;
+ * the sum of the group's `a` then by its offset. Without device_config.batch_invariant the order of a sum may depend on T. */
 struct gemm_params {
     uint32_t n_rows; /* T */
     const float *a;  /* [T, K], row stride a_stride */

@@ -198,18 +198,6 @@ ALWAYS_INLINE void scales_i8(float *scale, const uint32_t *mag)
 
 /* --- writing the weight --- */
 
-/* Reorder an i4 word from panel to row order. A panel has element i of eight in bits 8 (i % 4) + 4
- * (i / 4), a row in bits 4 (i / 2) + 16 (i % 2): the three bits of a half-byte's index are rotated
- * left by one, which takes two swaps. */
-ALWAYS_INLINE uint32_t row_order_i4(uint32_t u)
-{
-    uint32_t swap = (u ^ u >> 12) & 0xf0f0; /* half-bytes 1 and 4, 3 and 6 */
-
-    u ^= swap | swap << 12;
-    swap = (u ^ u >> 8) & 0xff00; /* half-bytes 2 and 4, 3 and 5 */
-    return u ^ (swap | swap << 8);
-}
-
 /* Store one 4-byte piece per lane; `dst` is that of lane0. */
 ALWAYS_INLINE void put_quads(unsigned char *dst, size_t row_step, const struct strip *s,
                              enum dtype to, uint32_t *quad)
@@ -220,7 +208,7 @@ ALWAYS_INLINE void put_quads(unsigned char *dst, size_t row_step, const struct s
         memcpy(dst, quad + s->lane0, 4 * (size_t)(s->lane1 - s->lane0));
     } else {
         for (int j = 0; to == DTYPE_I4 && j < LANES; j++)
-            quad[j] = row_order_i4(quad[j]);
+            quad[j] = pack_row_order_i4(quad[j]);
         for (uint32_t lane = s->lane0; lane < s->lane1; lane++, dst += row_step)
             memcpy(dst, quad + lane, 4);
     }

@@ -19,15 +19,28 @@ uint32_t quantize_n_paths(void);
 void quantize_rows_on(uint32_t path, const struct weight *w, uint32_t n0, enum dtype from,
                       const void *src, uint32_t n_rows);
 
-/* The place of the group with element k of output n (i8, i4). The two layouts differ only in the
- * steps and in the order of i4 elements inside their four bytes. */
+/* The place of the group with element k of output n (quantized types). The two layouts differ only
+ * in the steps and in the order of 4-bit elements inside their four bytes. */
 struct pack_group {
     unsigned char *scale; /* of output n */
+    size_t offset_at;     /* bytes from a scale to its offset (a8, a4) */
     size_t scale_step;    /* to the scale of output n + 1 */
     unsigned char *quad;  /* first four bytes of n's elements */
     size_t quad_step;     /* to the next four bytes of n */
     size_t row_step;      /* to output n + 1; in panels only inside one panel */
 };
 struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
+
+/* Reorder a word of 4-bit elements from panel to row order. A panel has element i of eight in bits 8
+ * (i % 4) + 4 (i / 4), a row in bits 4 (i / 2) + 16 (i % 2): the three bits of a half-byte's index
+ * are rotated left by one, which takes two swaps. */
+static inline __attribute__((always_inline)) uint32_t pack_row_order_i4(uint32_t u)
+{
+    uint32_t swap = (u ^ u >> 12) & 0xf0f0; /* half-bytes 1 and 4, 3 and 6 */
+
+    u ^= swap | swap << 12;
+    swap = (u ^ u >> 8) & 0xff00; /* half-bytes 2 and 4, 3 and 5 */
+    return u ^ (swap | swap << 8);
+}
 
 #endif

@@ -18,6 +18,7 @@
  * mean before the first one: a round trip to the directory and one to a peer, in one network.
  * Lookups that ran into their deadline do not count: they would end all further ones. */
 #define MEAN_SHARE 0.2
+#define LEFT_OUT_MAX 63u /* lookups, for their time, before one is made all the same */
 #define LOOKUP_S_FIRST 1e-3
 /* Destroying the store waits for reads that long beyond their deadline. */
 #define CLOSE_WAIT_NS UINT64_C(1000000000)
@@ -178,8 +179,10 @@ static void take_found(struct store *st, struct lookup *l, const struct pool_fou
 {
     struct store_remote *r = st->remote;
 
+    double s = (double)(st->now_ns - l->began_ns) * 1e-9;
+
     if (!l->is_adopted)
-        r->lookup_s += MEAN_SHARE * ((double)(st->now_ns - l->began_ns) * 1e-9 - r->lookup_s);
+        r->lookup_s += (l->is_first_again ? 1 : MEAN_SHARE) * (s - r->lookup_s);
     tier_remote_begin(r->slow.t, number_of(r, l), l->ticket, found);
     note_found(st, found);
     l->is_found = true;
@@ -374,18 +377,23 @@ uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t
 }
 
 /* Whether a lookup of the blocks behind the match is expected to take less time than computing
- * them, even if all are found. */
+ * them, even if all are found. A lookup that is not expected to is made now and then all the same,
+ * as nothing else shows that lookups have become faster. */
 static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
                             const struct pool_meta *meta, uint32_t n)
 {
+    struct store_remote *r = st->remote;
     uint32_t n_tokens = 0;
 
     for (uint32_t i = m->n_blocks; i < n; i++)
         n_tokens += meta[i].n_tokens;
-    return n_tokens > 0 &&
-           (!st->config.seconds || st->config.remote.query == CACHE_QUERY_ALWAYS ||
-            st->config.seconds(st->config.seconds_arg, store_match_tokens(st, m), n_tokens) >
-                st->remote->lookup_s + st->remote->latency_s);
+    if (n_tokens == 0)
+        return false;
+    bool is_worth = !st->config.seconds || st->config.remote.query == CACHE_QUERY_ALWAYS ||
+                    st->config.seconds(st->config.seconds_arg, store_match_tokens(st, m),
+                                       n_tokens) > r->lookup_s + r->latency_s;
+    r->n_left_out = is_worth || r->n_left_out == LEFT_OUT_MAX ? 0 : r->n_left_out + 1;
+    return r->n_left_out == 0;
 }
 
 /* Ask the pool; POOL_NO_TICKET: it cannot now. */
@@ -408,10 +416,12 @@ uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
 {
     struct store_remote *r = st->remote;
     struct ktree_match m = ktree_match(st->tree, keys, n);
+    bool is_first_again = r->n_left_out > 0; /* the mean is old: replace it */
     struct lookup *l;
 
     if (!is_lookup_worth(st, &m, meta, n) || !(l = new_lookup(st, keys, meta, n)))
         return STORE_NO_LOOKUP;
+    l->is_first_again = is_first_again;
     l->n_users = 1;
     l->n_local = m.n_blocks;
     l->ticket = ask_pool(st, l, m.n_blocks);

@@ -117,6 +117,7 @@ struct lookup {
     uint32_t n_queriers; /* of the users: their queries name the ticket, so it is not forgotten */
     struct pool_found found; /* is_found: the latest answer of pool_look() */
     uint64_t began_ns, until_ns;
+    bool is_first_again; /* lookups were left out for their time before this one */
     struct kv_key *keys; /* [n] */
     struct pool_meta *meta;
     uint32_t n;
@@ -146,6 +147,7 @@ struct store_remote {
     uint32_t n_lookups;           /* records in use */
     uint32_t n_nodes;             /* in CACHE_REMOTE */
     double lookup_s;              /* moving mean of the time of lookups that were found */
+    uint32_t n_left_out;          /* lookups since the latest one, for their time */
     double latency_s, s_per_byte; /* of reads, of the latest lookup that was found; 0: not known */
     struct loan loans[POOL_LEASES_MAX];
     uint32_t n_loans;

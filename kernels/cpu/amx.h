@@ -71,9 +71,10 @@ static inline void amx_done(void)
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride))       \
                      : "memory")
 #define AMX_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
-/* C += A B: bf16, and signed bytes. */
+/* C += A B: bf16, signed bytes, and signed bytes of A times unsigned bytes of B. */
 #define AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define AMX_U8(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 /* All of C; `two`: there is a second row block. Rows of C are 128 bytes. */
 ALWAYS_INLINE void amx_zero(bool two)

@@ -1,4 +1,4 @@
-/* gemm_amx.h - products with bf16, int8 and int4 weights on AMX tiles.
+/* gemm_amx.h - products with bf16 and quantized weights on AMX tiles.
  *
  * A group is two row blocks of at most 16 rows. Its activations are packed in the order of the
  * tiles: block after block, [step][rows][64 bytes]; a step is 32 bf16 or 64 int8 elements of K. The
@@ -160,10 +160,11 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
 static const struct gemm_kernel amx_bf16_kernel = {AMX_GROUP_ROWS, false, amx_bf16_slot_bytes,
                                                    amx_bf16_pack, amx_bf16_panel};
 
-/* --- int8 and int4 ---
+/* --- quantized weights ---
  *
- * A group's slot: scale[32], then the row blocks. A panel is first unpacked to signed bytes,
- * [column block][K/4][16][4], which all rows then read from the nearer caches. One pair of a row
+ * A group's slot: scale[32], then the row blocks, then, for affine types, the sums of q [groups of
+ * K][32]. A panel is first unpacked to bytes, signed ones or codes, [column block][K/4][16][4],
+ * which all rows then read from the nearer caches. One pair of a row
  * block and a column block is computed at a time: its 16 rows of float sums stay in vector
  * registers, and the four C tiles take the groups of K in turn. */
 
@@ -174,9 +175,33 @@ static uint32_t amx_int_steps(const struct weight *w)
     return (w->k + 63) / 64;
 }
 
-static size_t amx_int_slot_bytes(const struct weight *w, uint32_t n_rows)
+static size_t amx_int_slot_sums(const struct weight *w, uint32_t n_rows)
 {
     return AMX_INT_HEAD + (size_t)amx_int_steps(w) * n_rows * AMX_ROW_BYTES;
+}
+
+static size_t amx_int_slot_bytes(const struct weight *w, uint32_t n_rows)
+{
+    return amx_int_slot_sums(w, n_rows) +
+           (dtype_is_affine(w->dtype) ? w->k / w->group * AMX_INT_HEAD : 0);
+}
+
+/* Quantize a row; `step`: bytes from a step of its row block to the next. sums: [groups of
+ * K][AMX_GROUP_ROWS] at this row, or NULL. Returns the row's scale. */
+static float amx_int_pack_row(const struct weight *w, int8_t *out, size_t step, float *sums,
+                              const float *x)
+{
+    struct quant_row row = quant_row_of(x, w->k);
+    int32_t sum = 0;
+
+    for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK) {
+        sum += quant_chunk(out + k / 64 * step + k % 64, x + k, QUANT_CHUNK, row.inverse);
+        if (sums && (k + QUANT_CHUNK) % w->group == 0) {
+            sums[k / w->group * AMX_GROUP_ROWS] = (float)sum;
+            sum = 0;
+        }
+    }
+    return row.scale;
 }
 
 static void amx_int_pack(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows)
@@ -184,61 +209,66 @@ static void amx_int_pack(const struct gemm_job *j, uint32_t group, const float *
     const struct weight *w = &j->p->w;
     unsigned char *slot = gemm_slot(j, group);
     float *scale = (float *)(void *)slot;
+    float *sums = (float *)(void *)(slot + amx_int_slot_sums(w, n_rows));
     int8_t *block = (int8_t *)slot + AMX_INT_HEAD;
 
     for (uint32_t r0 = 0; r0 < n_rows; r0 += AMX_ROWS) {
         uint32_t m = min_u32(n_rows - r0, AMX_ROWS);
         size_t step = (size_t)m * AMX_ROW_BYTES;
 
-        for (uint32_t r = 0; r < m; r++) {
-            const float *x = a + (r0 + r) * j->p->a_stride;
-            struct quant_row row = quant_row_of(x, w->k);
-
-            scale[r0 + r] = row.scale;
-            for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK)
-                quant_chunk(block + k / 64 * step + r * AMX_ROW_BYTES + k % 64, x + k, QUANT_CHUNK,
-                            row.inverse);
-        }
+        for (uint32_t r = 0; r < m; r++)
+            scale[r0 + r] = amx_int_pack_row(w, block + r * AMX_ROW_BYTES, step,
+                                             dtype_is_affine(w->dtype) ? sums + r0 + r : NULL,
+                                             a + (r0 + r) * j->p->a_stride);
         block += amx_int_steps(w) * step;
     }
 }
 
-/* Unpack a panel to signed bytes, and prefetch meanwhile. */
+/* Unpack a panel to signed bytes, or to codes, and prefetch meanwhile. */
 ALWAYS_INLINE void amx_unpack(enum dtype t, const struct weight *w, const unsigned char *panel,
                               unsigned char *out, const struct chain_fetch *fetch)
 {
-    const uint32_t n_rows = w->group / (t == DTYPE_I4 ? 8 : 4); /* rows of 128 bytes in a group */
+    const uint32_t n_rows = w->group / (32 / dtype_bits(t)); /* rows of 128 bytes in a group */
+    const uint8_t zero = t == DTYPE_I4 ? 8 : 0;
     size_t half = (size_t)w->k * AMX_ROWS;
     uint32_t step = 0;
 
     for (uint32_t k = 0; k < w->k; k += w->group) {
-        panel += PANEL_COLS * 2;
+        panel += pack_head_bytes(t);
         for (uint32_t i = 0; i < n_rows; i++, panel += AMX_B_STRIDE) {
             chain_fetch_step(fetch, step++);
             for (int j = 0; j < 2; j++) {
                 vu u = (vu)b_load(panel + j * 64);
                 unsigned char *to = out + j * half;
 
-                if (t == DTYPE_I4) {
-                    b_store(to, (vb)(u & 0x0f0f0f0fu) - 8);
-                    b_store(to + 64, (vb)(u >> 4 & 0x0f0f0f0fu) - 8);
+                if (dtype_bits(t) == 4) {
+                    b_store(to, (vb)(u & 0x0f0f0f0fu) - zero);
+                    b_store(to + 64, (vb)(u >> 4 & 0x0f0f0f0fu) - zero);
                 } else {
-                    b_store(to, (vb)(u ^ 0x80808080u));
+                    b_store(to, t == DTYPE_I8 ? (vb)(u ^ 0x80808080u) : (vb)u);
                 }
             }
-            out += t == DTYPE_I4 ? 128 : 64;
+            out += dtype_bits(t) == 4 ? 128 : 64;
         }
     }
 }
 
-/* sum[r] += (float)c[r] * scale. Rows beyond those in use have arbitrary values. */
-ALWAYS_INLINE void amx_int_scale(vf *sum, const int32_t *c, const unsigned char *scales)
+/* sum[r] += (float)c[r] * scale, then += q[r] * offset with the group's sums q of affine types. Rows
+ * beyond those in use have arbitrary values. */
+ALWAYS_INLINE void amx_int_scale(bool affine, vf *sum, const int32_t *c,
+                                 const unsigned char *scales, const float *q)
 {
-    vf s = v_load_as(DTYPE_BF16, scales);
+    vf s = v_load_as(affine ? DTYPE_F16 : DTYPE_BF16, scales);
 
     UNROLL
     for (int r = 0; r < AMX_ROWS; r++)
         sum[r] = v_fma(__builtin_convertvector((vi)b_load(c + r * VW), vf), s, sum[r]);
+    if (!affine)
+        return;
+    s = v_load_as(DTYPE_F16, scales + PANEL_COLS * 2);
+    UNROLL
+    for (int r = 0; r < AMX_ROWS; r++)
+        sum[r] = v_fma(v_set1(q[r]), s, sum[r]);
 }
 
 /* The product of one pair of blocks over one group of K into C tile 0 .. 3; exact. */
@@ -248,11 +278,14 @@ ALWAYS_INLINE void amx_int_scale(vf *sum, const int32_t *c, const unsigned char 
         for (uint32_t i = 0; i < group; i += k_bytes) {                                            \
             AMX_LOAD(ta, a + i / 64 * m * AMX_ROW_BYTES, AMX_ROW_BYTES);                           \
             AMX_LOAD(tb, b + i * AMX_ROWS, AMX_ROW_BYTES);                                         \
-            AMX_I8(tile, ta, tb);                                                                  \
+            if (affine)                                                                            \
+                AMX_U8(tile, ta, tb);                                                              \
+            else                                                                                   \
+                AMX_I8(tile, ta, tb);                                                              \
         }                                                                                          \
     } while (0)
 
-ALWAYS_INLINE void amx_int_dot(uint32_t group, const unsigned char *a, size_t m,
+ALWAYS_INLINE void amx_int_dot(bool affine, uint32_t group, const unsigned char *a, size_t m,
                                const unsigned char *b, uint32_t tile)
 {
     const uint32_t k_bytes = group < 64 ? group : 64;
@@ -285,9 +318,10 @@ ALWAYS_INLINE void amx_int_take(uint32_t tile, int32_t *c)
 #define AMX_INT_SCALE_LAG 3
 
 /* A row block of m rows times a column block over all of K, to out [16][16]. */
-ALWAYS_INLINE void amx_int_block(uint32_t group, uint32_t n_groups, const unsigned char *a,
-                                 size_t m, const unsigned char *b, const unsigned char *scales,
-                                 size_t scales_step, const float *row_scale, float *out)
+ALWAYS_INLINE void amx_int_block(bool affine, uint32_t group, uint32_t n_groups,
+                                 const unsigned char *a, size_t m, const unsigned char *b,
+                                 const unsigned char *scales, size_t scales_step,
+                                 const float *row_scale, const float *q, float *out)
 {
     _Alignas(64) int32_t c[4][AMX_ROWS * VW];
     vf sum[AMX_ROWS];
@@ -302,13 +336,14 @@ ALWAYS_INLINE void amx_int_block(uint32_t group, uint32_t n_groups, const unsign
         uint32_t scale = (t + 4 - AMX_INT_SCALE_LAG) % 4;
 
         if (g < n_groups)
-            amx_int_dot(group, a + k / 64 * m * AMX_ROW_BYTES + k % 64, m, b + (size_t)k * AMX_ROWS,
-                        t);
+            amx_int_dot(affine, group, a + k / 64 * m * AMX_ROW_BYTES + k % 64, m,
+                        b + (size_t)k * AMX_ROWS, t);
         if (g >= AMX_INT_STORE_LAG && g - AMX_INT_STORE_LAG < n_groups)
             amx_int_take(store, c[store]);
         if (g >= AMX_INT_SCALE_LAG && g - AMX_INT_SCALE_LAG < n_groups) {
-            amx_int_scale(sum, c[scale], scales);
+            amx_int_scale(affine, sum, c[scale], scales, q);
             scales += scales_step;
+            q += affine ? AMX_GROUP_ROWS : 0;
         }
     }
     UNROLL
@@ -317,7 +352,7 @@ ALWAYS_INLINE void amx_int_block(uint32_t group, uint32_t n_groups, const unsign
 }
 
 /* All groups of rows times the column block at b. */
-ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_panel *p,
+ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_panel *p, bool affine,
                                 uint32_t group, uint32_t cols, const unsigned char *b,
                                 const unsigned char *scales)
 {
@@ -329,6 +364,7 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
         const unsigned char *slot = gemm_slot(j, i);
         const unsigned char *a = slot + AMX_INT_HEAD;
         uint32_t n_rows = gemm_group_row(j, i + 1) - gemm_group_row(j, i);
+        const float *q = (const float *)(const void *)(slot + amx_int_slot_sums(w, n_rows));
         struct gemm_end e = gemm_end_of(j, p->panel, i);
 
         for (uint32_t r = 0; r < n_rows; r += AMX_ROWS) {
@@ -336,8 +372,8 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
 
             if (m < AMX_ROWS)
                 amx_shape_of(m, m, min_u32(group, AMX_ROW_BYTES));
-            amx_int_block(group, w->k / group, a, m, b, scales, step,
-                          (const float *)(const void *)slot + r, out);
+            amx_int_block(affine, group, w->k / group, a, m, b, scales, step,
+                          (const float *)(const void *)slot + r, q + r, out);
             gemm_store(&e, out, m, VW, cols);
             e.out += AMX_ROWS * e.out_stride;
             a += (size_t)amx_int_steps(w) * m * AMX_ROW_BYTES;
@@ -345,37 +381,42 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
     }
 }
 
-ALWAYS_INLINE void amx_int_panel(const struct gemm_job *j, const struct gemm_panel *p,
+ALWAYS_INLINE void amx_int_panel(const struct gemm_job *j, const struct gemm_panel *p, bool affine,
                                  uint32_t group)
 {
     const struct weight *w = &j->p->w;
     unsigned char *b = j->cpu->tile_scratch[p->thread].w;
     const unsigned char *data = gemm_panel_data(j, p->panel);
 
-    if (w->dtype == DTYPE_I4)
-        amx_unpack(DTYPE_I4, w, data, b, &p->fetch);
+    if (dtype_bits(w->dtype) == 4)
+        amx_unpack(affine ? DTYPE_A4 : DTYPE_I4, w, data, b, &p->fetch);
     else
-        amx_unpack(DTYPE_I8, w, data, b, &p->fetch);
+        amx_unpack(affine ? DTYPE_A8 : DTYPE_I8, w, data, b, &p->fetch);
     for (uint32_t cols = 0; cols < PANEL_COLS; cols += VW) {
         amx_shape_of(AMX_ROWS, AMX_ROWS, min_u32(group, AMX_ROW_BYTES));
-        amx_int_cols(j, p, group, cols, b + (size_t)cols * w->k, data + cols * 2);
+        amx_int_cols(j, p, affine, group, cols, b + (size_t)cols * w->k, data + cols * 2);
     }
     amx_done();
 }
 
-static void amx_g32_panel(const struct gemm_job *j, const struct gemm_panel *p)
-{
-    amx_int_panel(j, p, 32);
-}
+#define AMX_INT_KERNEL(name, affine, group)                                                        \
+    static void amx_##name##_panel(const struct gemm_job *j, const struct gemm_panel *p)           \
+    {                                                                                              \
+        amx_int_panel(j, p, affine, group);                                                        \
+    }                                                                                              \
+    static const struct gemm_kernel amx_##name##_kernel = {                                        \
+        AMX_GROUP_ROWS, false, amx_int_slot_bytes, amx_int_pack, amx_##name##_panel};
 
-static void amx_g128_panel(const struct gemm_job *j, const struct gemm_panel *p)
-{
-    amx_int_panel(j, p, 128);
-}
+AMX_INT_KERNEL(g32, false, 32)
+AMX_INT_KERNEL(g128, false, 128)
+AMX_INT_KERNEL(affine32, true, 32)
+AMX_INT_KERNEL(affine128, true, 128)
 
-static const struct gemm_kernel amx_g32_kernel = {AMX_GROUP_ROWS, false, amx_int_slot_bytes,
-                                                  amx_int_pack, amx_g32_panel};
-static const struct gemm_kernel amx_g128_kernel = {AMX_GROUP_ROWS, false, amx_int_slot_bytes,
-                                                   amx_int_pack, amx_g128_panel};
+static const struct gemm_kernel *amx_int_kernel_of(const struct weight *w)
+{
+    if (dtype_is_affine(w->dtype))
+        return w->group == 32 ? &amx_affine32_kernel : &amx_affine128_kernel;
+    return w->group == 32 ? &amx_g32_kernel : &amx_g128_kernel;
+}
 
 #endif

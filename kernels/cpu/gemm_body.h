@@ -27,7 +27,7 @@ static const struct gemm_kernel *gemm_kernel_of(const struct weight *w, uint32_t
     if (w->dtype == DTYPE_BF16)
         return &amx_bf16_kernel;
     if (w->dtype >= DTYPE_FLOATS && n_rows >= AMX_INT_ROWS_MIN && w->k % w->group == 0)
-        return w->group == 32 ? &amx_g32_kernel : &amx_g128_kernel;
+        return amx_int_kernel_of(w);
 #elif defined(HAVE_BF16_DOT)
     if (w->dtype == DTYPE_BF16)
         return &dot_kernel;

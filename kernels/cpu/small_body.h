@@ -33,22 +33,33 @@ static void over_rows(struct device *d, uint32_t n_rows, size_t row_elems,
     pool_run(c->pool, n_rows, chunk, fn, (void *)(uintptr_t)params);
 }
 
-/* Read a column of a packed weight: quads 128 bytes apart, with one scale per group. */
+/* Read a column of a packed weight of 8 bits: quads 128 bytes apart, with one scale, and for codes
+ * one offset, per group. */
 static void embed_packed(const struct embed_params *p, uint32_t id, float *out)
 {
+    enum dtype t = p->table.dtype;
     const unsigned char *w =
         (const unsigned char *)p->table.data +
-        (size_t)(id / PANEL_COLS) * pack_panel_bytes(DTYPE_I8, p->dim, p->table.group);
+        (size_t)(id / PANEL_COLS) * pack_panel_bytes(t, p->dim, p->table.group);
     uint32_t col = id % PANEL_COLS;
 
     for (uint32_t k = 0; k < p->dim; k += p->table.group) {
         uint32_t n = min_u32(p->dim - k, p->table.group);
-        float scale = dtype_load(DTYPE_BF16, w, col);
-        const unsigned char *quad = w + PANEL_COLS * 2 + col * 4;
+        const unsigned char *quad = w + pack_head_bytes(t) + col * 4;
 
-        for (uint32_t i = 0; i < n; i++)
-            out[k + i] = (float)((int)quad[i / 4 * PANEL_COLS * 4 + i % 4] - 128) * scale;
-        w += pack_group_bytes(DTYPE_I8, n);
+        if (t == DTYPE_I8) {
+            float scale = dtype_load(DTYPE_BF16, w, col);
+
+            for (uint32_t i = 0; i < n; i++)
+                out[k + i] = (float)((int)quad[i / 4 * PANEL_COLS * 4 + i % 4] - 128) * scale;
+        } else {
+            float scale = dtype_load(DTYPE_F16, w, col);
+            float offset = dtype_load(DTYPE_F16, w, PANEL_COLS + col);
+
+            for (uint32_t i = 0; i < n; i++)
+                out[k + i] = (float)quad[i / 4 * PANEL_COLS * 4 + i % 4] * scale + offset;
+        }
+        w += pack_group_bytes(t, n);
     }
 }
 
@@ -56,15 +67,16 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct embed_params *p = arg;
     enum dtype dtype = p->table.dtype;
-    size_t es = dtype_bytes(dtype); /* undefined for I8, and not used there */
+    bool packed = dtype == DTYPE_I8 || dtype == DTYPE_A8;
+    size_t es = dtype_bytes(dtype); /* undefined for packed tables, and not used there */
 
     (void)thread;
     for (uint32_t t = begin; t < end; t++) {
         const char *src = (const char *)p->table.data + (size_t)p->ids[t] * p->table.stride * es;
         float *out = p->out + (size_t)t * p->dim;
 
-        ASSERT(p->ids[t] < p->n_vocab && (dtype == DTYPE_I8) == (p->table.layout == WEIGHT_PANELS));
-        if (dtype == DTYPE_I8) {
+        ASSERT(p->ids[t] < p->n_vocab && packed == (p->table.layout == WEIGHT_PANELS));
+        if (packed) {
             embed_packed(p, p->ids[t], out);
             continue;
         }

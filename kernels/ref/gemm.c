@@ -51,11 +51,15 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, float
 
     for (uint32_t k0 = 0; k0 < w->k; k0 += w->group) {
         uint32_t end = w->group < w->k - k0 ? k0 + w->group : w->k;
-        int32_t group = 0; /* |group| <= 128 * 127 * 127 fits */
+        int32_t group = 0, sum_q = 0; /* |group| <= 128 * 127 * 255 < 2^24 is exact as a float */
 
-        for (uint32_t k = k0; k < end; k++)
+        for (uint32_t k = k0; k < end; k++) {
             group += q[k] * pack_int_at(w, n, k);
+            sum_q += q[k];
+        }
         sum = fmaf((float)group, pack_scale_at(w, n, k0), sum);
+        if (dtype_is_affine(w->dtype))
+            sum = fmaf((float)sum_q, pack_offset_at(w, n, k0), sum);
     }
     sum *= scale;
     if (bias)

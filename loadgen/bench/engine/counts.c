@@ -22,11 +22,12 @@ uint64_t counts_weight_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t grou
         uint64_t n_k = t == DTYPE_BF16 ? (k + 1) / 2 * 2 : k;
         return panels * PANEL_COLS * n_k * dtype_bytes(t);
     }
-    uint32_t in_quad = t == DTYPE_I8 ? 4 : 8; /* elements of K in four bytes */
+    uint32_t in_quad = 32 / dtype_bits(t); /* elements of K in four bytes */
+    uint32_t head = dtype_is_affine(t) ? 4 : 2;
     ASSERT(group > 0);
     for (uint32_t k0 = 0; k0 < k; k0 += group) {
         uint32_t n_k = k - k0 < group ? k - k0 : group;
-        per_panel += PANEL_COLS * (2 + (uint64_t)(n_k + in_quad - 1) / in_quad * 4);
+        per_panel += PANEL_COLS * (head + (uint64_t)(n_k + in_quad - 1) / in_quad * 4);
     }
     return panels * per_panel;
 }

@@ -82,6 +82,64 @@ static UNUSED void *random_elements(enum dtype t, size_t n)
     return p;
 }
 
+/* Rows of codes with a scale and an offset per group, as a checkpoint may have them. */
+struct affine {
+    uint32_t k, group, n_groups;
+    uint8_t *codes;          /* [n, k] */
+    float *scales, *offsets; /* [n, n_groups] */
+};
+
+/* Codes of `bits` bits. Weights of a group span about -1 .. 1, or ten times as much. */
+static UNUSED struct affine random_affine(uint32_t bits, uint32_t n, uint32_t k, uint32_t group)
+{
+    struct affine a = {.k = k, .group = group, .n_groups = (k + group - 1) / group};
+    float largest = bits == 8 ? 255 : 15;
+
+    a.codes = test_alloc((size_t)n * k);
+    a.scales = test_alloc(n * a.n_groups * sizeof(float));
+    a.offsets = test_alloc(n * a.n_groups * sizeof(float));
+    for (size_t i = 0; i < (size_t)n * k; i++)
+        a.codes[i] = (uint8_t)rng_below((uint32_t)largest + 1);
+    for (size_t i = 0; i < (size_t)n * a.n_groups; i++) {
+        float size = rng_float(), middle = 0.5f + 0.1f * rng_float();
+
+        a.scales[i] = 2 * size / largest;
+        a.offsets[i] = -2 * size * middle;
+    }
+    return a;
+}
+
+static UNUSED void affine_free(struct affine *a)
+{
+    free(a->codes);
+    free(a->scales);
+    free(a->offsets);
+}
+
+/* Pack rows [row, row + n_rows) of `a` to rows from n0 on. */
+static UNUSED void pack_affine(const struct weight *w, uint32_t n0, const struct affine *a,
+                               uint32_t row, uint32_t n_rows)
+{
+    pack_affine_rows(w, n0, a->codes + (size_t)row * a->k, a->scales + (size_t)row * a->n_groups,
+                     a->offsets + (size_t)row * a->n_groups, a->group, n_rows);
+}
+
+/* Fill a quantized weight, whose memory is zero, with random numbers. */
+static UNUSED void pack_random(const struct weight *w)
+{
+    if (dtype_is_affine(w->dtype)) {
+        struct affine a = random_affine(dtype_bits(w->dtype), w->n, w->k, w->group);
+
+        pack_affine(w, 0, &a, 0, w->n);
+        affine_free(&a);
+    } else {
+        float *src = random_floats((size_t)w->n * w->k);
+
+        pack_quantize_rows(w, 0, DTYPE_F32, src, w->n);
+        free(src);
+    }
+}
+
 static UNUSED struct device *open_device(enum device_kind kind, const char *variant,
                                          uint32_t n_threads)
 {

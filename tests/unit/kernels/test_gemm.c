@@ -8,12 +8,13 @@
 #endif
 #define PAD 3 /* floats between rows, which no kernel may touch */
 
-/* The tested types of weights; quantized ones with both sizes of groups. */
+/* The tested types of weights; quantized ones with both sizes of groups, affine ones with one each:
+ * no kernel depends on group and width together. */
 static const struct kind {
     enum dtype t;
     uint32_t group;
-} kinds[] = {{DTYPE_F32, 0},  {DTYPE_F16, 0}, {DTYPE_BF16, 0}, {DTYPE_I8, 32},
-             {DTYPE_I8, 128}, {DTYPE_I4, 32}, {DTYPE_I4, 128}};
+} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32}, {DTYPE_I8, 128},
+             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}};
 
 struct problem {
     struct weight w;
@@ -31,17 +32,20 @@ static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, u
                          uint32_t k)
 {
     bool quantized = kind.t >= DTYPE_FLOATS;
-    void *src = random_elements(quantized ? DTYPE_F32 : kind.t, (size_t)n * k);
 
     *p = (struct problem){.n_rows = n_rows, .a_stride = k + PAD, .out_stride = n + PAD};
     p->packed = aligned_alloc(64, (pack_bytes(kind.t, n, k, kind.group) + 127) / 64 * 64);
     assert_non_null(p->packed);
     memset(p->packed, 0, pack_bytes(kind.t, n, k, kind.group));
     p->w = (struct weight){.dtype = kind.t, .n = n, .k = k, .group = kind.group, .data = p->packed};
-    if (quantized)
-        pack_quantize_rows(&p->w, 0, DTYPE_F32, src, n);
-    else
+    if (quantized) {
+        pack_random(&p->w);
+    } else {
+        void *src = random_elements(kind.t, (size_t)n * k);
+
         pack_rows(&p->w, 0, src, n);
+        free(src);
+    }
     p->a = random_floats(n_rows * p->a_stride);
     for (size_t i = 0; kind.t == DTYPE_BF16 && i < n_rows * p->a_stride; i++) {
         uint16_t h;
@@ -51,7 +55,6 @@ static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, u
     }
     p->bias = random_floats(n);
     p->old = random_floats(n_rows * p->out_stride);
-    free(src);
 }
 
 static void problem_fini(struct problem *p)
@@ -154,7 +157,8 @@ static void nan_and_inf_on(struct device *d)
         if (kinds[t].t < DTYPE_FLOATS)
             dtype_store(kinds[t].t, p.packed, 3, -INFINITY);
         else
-            dtype_store(DTYPE_BF16, p.packed, 3, NAN); /* the scale of a group of output 3 */
+            dtype_store(dtype_is_affine(kinds[t].t) ? DTYPE_F16 : DTYPE_BF16, p.packed, 3,
+                        NAN); /* the scale of a group of output 3 */
         float *want = run_gemm(NULL, &p, 0, 33, true, true);
         float *got = run_gemm(d, &p, 0, 33, true, true);
         check_close("nan and inf", got, want, 33 * p.out_stride, 1e-3, 1e-5);

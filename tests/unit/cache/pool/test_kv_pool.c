@@ -215,6 +215,39 @@ static void a_slow_peer_is_not_read_where_computing_is_faster(void **state)
     assert_int_equal(fake_of(b)->n_lookups, 0);
 }
 
+/* 512 ms for a lookup, 32 ms to compute a block: no lookup, until one tells that they are fast. */
+static void after_slow_lookups_fast_ones_are_noticed(void **state)
+{
+    static const double cost = 1e-3;
+    struct cache_config config = pool_config_of(64, 0, false);
+    struct cache *a = join(64, 0), *b;
+    struct open_seq o;
+    uint32_t n = 0;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &cost;
+    b = join_with(&config);
+    ask(a, "ABCD");
+    fake_of(b)->holds_back = true;
+    seq(b, &o, "ABCD");
+    for (int ms = 0; ms < 3000; ms++) {
+        (void)cache_seq_load(o.s, true);
+        step_all();
+    }
+    fake_of(b)->holds_back = false;
+    (void)wait_loaded(b, o.s);
+    cache_seq_close(o.s);
+    ask(a, "E");
+    while (ask(b, "E") == 0 && n < 1000) {
+        cache_reset(b);
+        n++;
+    }
+    assert_int_equal(n, 63);
+    cache_reset(b);
+    assert_int_equal(ask(b, "E"), B); /* the mean has fallen */
+}
+
 static void lookups_go_on_after_some_had_no_answer(void **state)
 {
     static const double cost = 1e-3;
@@ -489,6 +522,7 @@ int main(void)
         cmocka_unit_test_teardown(requests_that_wait_for_the_same_blocks_share_a_pull, leave_world),
         cmocka_unit_test_teardown(a_request_that_ends_gives_its_lease_back, leave_world),
         cmocka_unit_test_teardown(a_slow_peer_is_not_read_where_computing_is_faster, leave_world),
+        cmocka_unit_test_teardown(after_slow_lookups_fast_ones_are_noticed, leave_world),
         cmocka_unit_test_teardown(lookups_go_on_after_some_had_no_answer, leave_world),
         cmocka_unit_test_teardown(remote_nodes_do_not_keep_a_block_from_eviction, leave_world),
         cmocka_unit_test_teardown(a_reset_forgets_remote_nodes, leave_world),
