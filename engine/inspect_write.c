@@ -122,9 +122,13 @@ static void put_memories(struct writer *w, const struct inspection *i)
         else
             put(w, "%14s\n", "none");
     }
-    put(w, "  KV of a token: %u bytes. Free now in %s: ", i->memories[0].kv_token_bytes, i->device);
+    put(w, "  bytes of a token's KV: %u (%s)", i->kv[0].token_bytes, i->kv[0].type);
+    for (uint32_t k = 1; k < i->n_kv; k++)
+        if (i->kv[k].token_bytes < i->kv[0].token_bytes)
+            put(w, ", %u (%s)", i->kv[k].token_bytes, i->kv[k].type);
+    put(w, "\n  free now in %s: ", i->device);
     put(w, "%s", size_text(i->n_free_bytes, text));
-    put(w, " of %s (!: more than that).\n", size_text(i->n_total_bytes, text));
+    put(w, " of %s (!: does not fit)\n", size_text(i->n_total_bytes, text));
 }
 
 enum status inspect_write(const struct inspection *i, struct buf *out)
@@ -212,6 +216,10 @@ static void put_json_measured(struct writer *w, const struct inspection *i)
         put(w, "%s", k ? "," : "");
         put_json_memory(w, i, &i->memories[k]);
     }
+    put(w, "],\"kv_cache\":[");
+    for (uint32_t k = 0; k < i->n_kv; k++)
+        put(w, "%s{\"type\":\"%s\",\"bytes_per_token\":%u}", k ? "," : "", i->kv[k].type,
+            i->kv[k].token_bytes);
     put(w, "],\"free_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64, i->n_free_bytes,
         i->n_total_bytes);
 }
