@@ -68,5 +68,6 @@ void opening_fit_device(struct device_config *d, const struct weights_config *w)
     d->max_k = work.k_max;
     d->max_heads = m->n_heads;
     d->max_head_dim = m->head_dim;
+    /* As stored counts too: some of its weights may be floats, and none of the others minds. */
     d->bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
 }

@@ -43,9 +43,10 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES DTYPE_ALIASES,
            "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
-           "quantize the weights at load; embedding and output layer keep 8 bits"),
+           "auto: weights as stored; int8, int4: quantize at load, embedding and output layer to 8 "
+           "bits; none: floats"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
-           "weights that share a scale; auto: 128 for int8, 32 for int4"),
+           "weights that share a scale, for int8 and int4; auto: 128 for int8, 32 for int4"),
     CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE,
            KV_DTYPE_NAMES DTYPE_ALIASES "|fp8_e4m3=fp8",
            "type of cached K and V; auto: that of --dtype; int8, fp8: one byte and a shared scale"),
