@@ -248,7 +248,7 @@ static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dty
 static enum status measure(struct inspection *i, struct weights_config *w, uint64_t buffer_bytes,
                            struct buf *why)
 {
-    static const char *const names[INSPECT_N_MEMORIES] = {"none", "none", "int8", "int4"};
+    static const char *const names[INSPECT_N_MEMORIES] = {"auto", "none", "int8", "int4"};
     static const char *const shown[INSPECT_N_MEMORIES] = {"as stored", "bf16", "int8", "int4"};
     struct weights_measure one;
     enum dtype stored = w->dtype;
@@ -262,7 +262,7 @@ static enum status measure(struct inspection *i, struct weights_config *w, uint6
         if (s != OK)
             return s;
         m->quantization = shown[k];
-        m->type = type_name(w->quantization.group ? w->quantization.dtype : w->dtype);
+        m->type = type_name(one.product);
         m->weight_bytes = one.n_bytes + one.n_mapped_bytes;
         m->buffer_bytes = buffer_bytes;
         fill_memory(i, m, w->dtype);
@@ -303,7 +303,7 @@ static enum status open_device(struct device **out, const struct inspect_config 
 /* What only a model with a valid config and valid files has. */
 static enum status weigh(struct inspection *i, const struct inspect_config *c, struct buf *why)
 {
-    struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "none"};
+    struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "auto"};
     struct weights_config w;
     struct device *device = NULL;
     struct buf inner;

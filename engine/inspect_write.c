@@ -100,7 +100,7 @@ static void put_memories(struct writer *w, const struct inspection *i)
 {
     char text[SIZE_BYTES];
 
-    put(w, "\n  memory of a server, with the KV of so many tokens\n  %-16s%10s%10s", "", "weights",
+    put(w, "\n  memory of a server, with the KV of so many tokens\n  %-26s%10s%10s", "", "weights",
         "buffers");
     for (uint32_t k = 0; k < i->n_contexts; k++)
         put(w, "%10u", i->contexts[k]);
@@ -111,7 +111,7 @@ static void put_memories(struct writer *w, const struct inspection *i)
         snprintf(name, sizeof name, k ? "%s" : "%s (%s)", m->quantization, m->type);
         if (k == 1 && strcmp(m->type, i->memories[0].type) == 0)
             continue; /* bf16 as stored */
-        put(w, "  %-16s%10s", name, size_text(m->weight_bytes, text));
+        put(w, "  %-26s%10s", name, size_text(m->weight_bytes, text));
         put(w, "%10s", size_text(m->buffer_bytes, text));
         for (uint32_t c = 0; c < i->n_contexts; c++) {
             size_text(m->total_bytes[c], text);
