@@ -7,7 +7,8 @@
  *
  * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
- * Errors  ERR_INVALID a tensor is missing or has another shape than config.json says;
+ * Errors  ERR_INVALID a tensor is missing or has another shape than the configuration
+ *         says;
  *         ERR_UNSUPPORTED a dtype; ERR_NOMEM.
  * Units   bytes, elements. */
 #ifndef TARN_ENGINE_MODEL_WEIGHTS_H

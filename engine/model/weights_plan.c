@@ -69,7 +69,7 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
                        name, t->dtype_name);
     if (t->n_dims != n_dims || t->shape[0] != rows || (cols && t->shape[1] != cols))
         return buf_why(l->why, ERR_INVALID,
-                       "tensor %s has another shape than config.json says "
+                       "tensor %s has another shape than the configuration says "
                        "(wanted [%u%s%.0u])",
                        name, rows, cols ? ", " : "", cols);
     *out = t;
