@@ -1,23 +1,13 @@
 /* The GGUF reader: what it returns, and that damaged files are refused before anything is used. */
 #include "tests/unit/test.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/gguf.h"
-#include "base/little_endian.h"
 #include "tests/temp_dir.h"
 #include "tests/unit/fault.h"
+#include "tests/unit/gguf_file.h"
 
 #define PATH_BYTES 128
-
-/* A file in the making. */
-struct file {
-    struct buf bytes;
-};
 
 static struct temp_dir dir;
 static char path[PATH_BYTES];
@@ -40,93 +30,13 @@ static int remove_dir(void **state)
     return 0;
 }
 
-static void add(struct file *f, const void *bytes, size_t n)
-{
-    assert_ok(buf_append(&f->bytes, bytes, n));
-}
-
-static void add_u32(struct file *f, uint32_t v)
-{
-    uint8_t b[4];
-
-    put_u32(b, v);
-    add(f, b, sizeof b);
-}
-
-static void add_u64(struct file *f, uint64_t v)
-{
-    uint8_t b[8];
-
-    put_u64(b, v);
-    add(f, b, sizeof b);
-}
-
-static void add_string(struct file *f, const char *s)
-{
-    add_u64(f, strlen(s));
-    add(f, s, strlen(s));
-}
-
-static void begin(struct file *f, uint64_t n_tensors, uint64_t n_keys)
-{
-    buf_init(&f->bytes, (size_t)1 << 24);
-    add(f, "GGUF", 4);
-    add_u32(f, 3);
-    add_u64(f, n_tensors);
-    add_u64(f, n_keys);
-}
-
-static void key(struct file *f, const char *name, enum gguf_type type)
-{
-    add_string(f, name);
-    add_u32(f, type);
-}
-
-static void key_u32(struct file *f, const char *name, uint32_t v)
-{
-    key(f, name, GGUF_U32);
-    add_u32(f, v);
-}
-
-static void info(struct file *f, const char *name, uint32_t type, uint64_t columns, uint64_t rows,
-                 uint64_t offset)
-{
-    add_string(f, name);
-    add_u32(f, 2);
-    add_u64(f, columns);
-    add_u64(f, rows);
-    add_u32(f, type);
-    add_u64(f, offset);
-}
-
-static void pad(struct file *f, size_t alignment)
-{
-    while (f->bytes.len % alignment)
-        assert_ok(buf_putc(&f->bytes, '\0'));
-}
-
-static void add_data(struct file *f, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        assert_ok(buf_putc(&f->bytes, (char)i));
-}
-
-static void write_bytes(const char *to, const void *bytes, size_t n)
-{
-    FILE *out = fopen(to, "wb");
-
-    assert_non_null(out);
-    assert_int_equal(fwrite(bytes, 1, n, out), n);
-    assert_int_equal(fclose(out), 0);
-}
-
 static enum status open_bytes(struct gguf **g, const void *bytes, size_t n)
 {
-    write_bytes(path, bytes, n);
+    gguf_file_save(path, bytes, n);
     return gguf_open(g, path, &why);
 }
 
-static void expect_ok(struct gguf **g, struct file *f)
+static void expect_ok(struct gguf **g, struct gguf_file *f)
 {
     enum status s = open_bytes(g, f->bytes.data, f->bytes.len);
 
@@ -135,7 +45,7 @@ static void expect_ok(struct gguf **g, struct file *f)
     buf_fini(&f->bytes);
 }
 
-static void expect_refused(struct file *f, enum status s, const char *words)
+static void expect_refused(struct gguf_file *f, enum status s, const char *words)
 {
     struct gguf *g;
 
@@ -148,34 +58,34 @@ static void expect_refused(struct file *f, enum status s, const char *words)
 
 /* --- what is read --- */
 
-static void add_numbers(struct file *f)
+static void add_numbers(struct gguf_file *f)
 {
-    key(f, "i8", GGUF_I8);
-    add(f, "\xfb", 1); /* -5 */
-    key(f, "u16", GGUF_U16);
-    add(f, "\x34\x12", 2);
-    key(f, "i64", GGUF_I64);
-    add_u64(f, UINT64_C(0) - 7);
-    key(f, "huge", GGUF_U64);
-    add_u64(f, UINT64_MAX);
-    key(f, "f32", GGUF_F32);
-    add_u32(f, 0x3fc00000); /* 1.5 */
-    key(f, "f64", GGUF_F64);
-    add_u64(f, UINT64_C(0xc004000000000000)); /* -2.5 */
-    key(f, "yes", GGUF_BOOL);
-    add(f, "\1", 1);
+    gguf_file_key(f, "i8", GGUF_I8);
+    gguf_file_add(f, "\xfb", 1); /* -5 */
+    gguf_file_key(f, "u16", GGUF_U16);
+    gguf_file_add(f, "\x34\x12", 2);
+    gguf_file_key(f, "i64", GGUF_I64);
+    gguf_file_u64(f, UINT64_C(0) - 7);
+    gguf_file_key(f, "huge", GGUF_U64);
+    gguf_file_u64(f, UINT64_MAX);
+    gguf_file_key(f, "f32", GGUF_F32);
+    gguf_file_u32(f, 0x3fc00000); /* 1.5 */
+    gguf_file_key(f, "f64", GGUF_F64);
+    gguf_file_u64(f, UINT64_C(0xc004000000000000)); /* -2.5 */
+    gguf_file_key(f, "yes", GGUF_BOOL);
+    gguf_file_add(f, "\1", 1);
 }
 
 static void numbers_of_every_type_are_read_within_limits(void **state)
 {
-    struct file f;
+    struct gguf_file f;
     struct gguf *g;
     uint64_t n = 1;
     double v = 0;
     bool yes = false;
 
     (void)state;
-    begin(&f, 0, 7);
+    gguf_file_begin(&f, 0, 7);
     add_numbers(&f);
     expect_ok(&g, &f);
     assert_ok(gguf_get_u64(g, "u16", 0, 0x1234, &n, &why));
@@ -210,30 +120,30 @@ static void numbers_of_every_type_are_read_within_limits(void **state)
 
 static void strings_and_arrays_are_read(void **state)
 {
-    struct file f;
+    struct gguf_file f;
     struct gguf *g;
     struct gguf_array a;
     const char *text = NULL;
     size_t len = 0;
 
     (void)state;
-    begin(&f, 0, 4);
-    key(&f, "text", GGUF_STRING);
-    add_string(&f, "some text");
-    key(&f, "nul", GGUF_STRING);
-    add_u64(&f, 3);
-    add(&f, "a\0b", 3);
-    key(&f, "words", GGUF_ARRAY);
-    add_u32(&f, GGUF_STRING);
-    add_u64(&f, 3);
-    add_string(&f, "one");
-    add_string(&f, "");
-    add_string(&f, "three");
-    key(&f, "halves", GGUF_ARRAY);
-    add_u32(&f, GGUF_F32);
-    add_u64(&f, 2);
-    add_u32(&f, 0x3f000000);
-    add_u32(&f, 0xbf000000);
+    gguf_file_begin(&f, 0, 4);
+    gguf_file_key(&f, "text", GGUF_STRING);
+    gguf_file_string(&f, "some text");
+    gguf_file_key(&f, "nul", GGUF_STRING);
+    gguf_file_u64(&f, 3);
+    gguf_file_add(&f, "a\0b", 3);
+    gguf_file_key(&f, "words", GGUF_ARRAY);
+    gguf_file_u32(&f, GGUF_STRING);
+    gguf_file_u64(&f, 3);
+    gguf_file_string(&f, "one");
+    gguf_file_string(&f, "");
+    gguf_file_string(&f, "three");
+    gguf_file_key(&f, "halves", GGUF_ARRAY);
+    gguf_file_u32(&f, GGUF_F32);
+    gguf_file_u64(&f, 2);
+    gguf_file_u32(&f, 0x3f000000);
+    gguf_file_u32(&f, 0xbf000000);
     expect_ok(&g, &f);
     assert_ok(gguf_get_str(g, "text", &text, &len, &why));
     assert_string_equal(text, "some text");
@@ -259,19 +169,18 @@ static void strings_and_arrays_are_read(void **state)
 }
 
 /* Two tensors, the second one first in the data, with a gap between them. */
-static void make_tensors(struct file *f)
+static void make_tensors(struct gguf_file *f)
 {
-    begin(f, 2, 1);
-    key_u32(f, "general.alignment", 64);
-    info(f, "b.weight", 0, 3, 2, 128);
-    info(f, "a.weight", 8, 64, 1, 0); /* Q8_0: 68 bytes */
-    pad(f, 64);
-    add_data(f, 128 + 24);
+    gguf_file_begin(f, 2, 1);
+    gguf_file_key_u32(f, "general.alignment", 64);
+    gguf_file_info(f, "b.weight", 0, 3, 2, 128);
+    gguf_file_info(f, "a.weight", 8, 64, 1, 0); /* Q8_0: 68 bytes */
+    gguf_file_data(f, 64, 128 + 24);
 }
 
 static void tensors_are_found_with_their_bytes(void **state)
 {
-    struct file f;
+    struct gguf_file f;
     struct gguf *g;
     uint64_t offset;
     uint8_t found[2];
@@ -304,26 +213,25 @@ static void tensors_are_found_with_their_bytes(void **state)
 
 static void a_file_cut_anywhere_is_refused(void **state)
 {
-    struct file f;
+    struct gguf_file f;
     struct gguf *g;
 
     (void)state;
-    begin(&f, 2, 3);
-    key(&f, "words", GGUF_ARRAY);
-    add_u32(&f, GGUF_STRING);
-    add_u64(&f, 2);
-    add_string(&f, "one");
-    add_string(&f, "two");
-    key(&f, "text", GGUF_STRING);
-    add_string(&f, "text");
-    key(&f, "bytes", GGUF_ARRAY);
-    add_u32(&f, GGUF_U16);
-    add_u64(&f, 5);
-    add(&f, "0123456789", 10);
-    info(&f, "a", 0, 3, 2, 0);
-    info(&f, "b", 1, 3, 2, 32);
-    pad(&f, 32);
-    add_data(&f, 32 + 12);
+    gguf_file_begin(&f, 2, 3);
+    gguf_file_key(&f, "words", GGUF_ARRAY);
+    gguf_file_u32(&f, GGUF_STRING);
+    gguf_file_u64(&f, 2);
+    gguf_file_string(&f, "one");
+    gguf_file_string(&f, "two");
+    gguf_file_key(&f, "text", GGUF_STRING);
+    gguf_file_string(&f, "text");
+    gguf_file_key(&f, "bytes", GGUF_ARRAY);
+    gguf_file_u32(&f, GGUF_U16);
+    gguf_file_u64(&f, 5);
+    gguf_file_add(&f, "0123456789", 10);
+    gguf_file_info(&f, "a", 0, 3, 2, 0);
+    gguf_file_info(&f, "b", 1, 3, 2, 32);
+    gguf_file_data(&f, 32, 32 + 12);
     for (size_t n = 0; n < f.bytes.len; n++) {
         assert_int_equal(open_bytes(&g, f.bytes.data, n), ERR_INVALID);
         assert_null(g);
@@ -335,32 +243,32 @@ static void a_file_cut_anywhere_is_refused(void **state)
 static void counts_and_lengths_beyond_the_file_are_refused(void **state)
 {
     static const uint64_t counts[] = {2, 1000, UINT32_MAX, UINT64_MAX / 8, UINT64_MAX};
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        begin(&f, counts[i], 0);
-        info(&f, "a", 0, 1, 1, 0);
+        gguf_file_begin(&f, counts[i], 0);
+        gguf_file_info(&f, "a", 0, 1, 1, 0);
         expect_refused(&f, ERR_INVALID, i ? "do not fit" : "");
-        begin(&f, 0, counts[i]);
-        key_u32(&f, "a", 1);
+        gguf_file_begin(&f, 0, counts[i]);
+        gguf_file_key_u32(&f, "a", 1);
         expect_refused(&f, ERR_INVALID, i ? "do not fit" : "");
-        begin(&f, 0, 1);
-        key(&f, "a", GGUF_ARRAY);
-        add_u32(&f, GGUF_STRING);
-        add_u64(&f, counts[i]);
-        add_string(&f, "x");
+        gguf_file_begin(&f, 0, 1);
+        gguf_file_key(&f, "a", GGUF_ARRAY);
+        gguf_file_u32(&f, GGUF_STRING);
+        gguf_file_u64(&f, counts[i]);
+        gguf_file_string(&f, "x");
         expect_refused(&f, ERR_INVALID, "key a: the file is cut short");
-        begin(&f, 0, 1);
-        key(&f, "a", GGUF_ARRAY);
-        add_u32(&f, GGUF_F64);
-        add_u64(&f, counts[i]);
-        add_u64(&f, 0);
+        gguf_file_begin(&f, 0, 1);
+        gguf_file_key(&f, "a", GGUF_ARRAY);
+        gguf_file_u32(&f, GGUF_F64);
+        gguf_file_u64(&f, counts[i]);
+        gguf_file_u64(&f, 0);
         expect_refused(&f, ERR_INVALID, "key a: the file is cut short");
-        begin(&f, 0, 1);
-        key(&f, "a", GGUF_STRING);
-        add_u64(&f, counts[i]);
-        add(&f, "x", 1);
+        gguf_file_begin(&f, 0, 1);
+        gguf_file_key(&f, "a", GGUF_STRING);
+        gguf_file_u64(&f, counts[i]);
+        gguf_file_add(&f, "x", 1);
         expect_refused(&f, ERR_INVALID, "key a: the file is cut short");
     }
 }
@@ -368,70 +276,69 @@ static void counts_and_lengths_beyond_the_file_are_refused(void **state)
 static void a_name_of_no_or_too_many_or_strange_bytes_is_refused(void **state)
 {
     char name[200];
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';
-    begin(&f, 1, 0);
-    info(&f, name, 0, 1, 1, 0);
+    gguf_file_begin(&f, 1, 0);
+    gguf_file_info(&f, name, 0, 1, 1, 0);
     expect_refused(&f, ERR_INVALID, "a name of a tensor has 199 bytes");
-    begin(&f, 0, 1);
-    key_u32(&f, "", 1);
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key_u32(&f, "", 1);
     expect_refused(&f, ERR_INVALID, "a name of a key");
-    begin(&f, 0, 1);
-    key_u32(&f, "a\nb", 1);
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key_u32(&f, "a\nb", 1);
     expect_refused(&f, ERR_INVALID, "control characters");
 }
 
 static void a_name_that_stands_twice_is_refused(void **state)
 {
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
-    begin(&f, 0, 3);
-    key_u32(&f, "a", 1);
-    key_u32(&f, "b", 1);
-    key_u32(&f, "a", 1);
+    gguf_file_begin(&f, 0, 3);
+    gguf_file_key_u32(&f, "a", 1);
+    gguf_file_key_u32(&f, "b", 1);
+    gguf_file_key_u32(&f, "a", 1);
     expect_refused(&f, ERR_INVALID, "key a stands twice");
-    begin(&f, 2, 0);
-    info(&f, "t", 0, 1, 1, 0);
-    info(&f, "t", 0, 1, 1, 32);
-    pad(&f, 32);
-    add_data(&f, 36);
+    gguf_file_begin(&f, 2, 0);
+    gguf_file_info(&f, "t", 0, 1, 1, 0);
+    gguf_file_info(&f, "t", 0, 1, 1, 32);
+    gguf_file_data(&f, 32, 36);
     expect_refused(&f, ERR_INVALID, "tensor t stands twice");
 }
 
 static void unknown_types_and_versions_are_refused(void **state)
 {
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
-    begin(&f, 0, 1);
-    key(&f, "a", (enum gguf_type)13);
-    add(&f, "x", 1);
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key(&f, "a", (enum gguf_type)13);
+    gguf_file_add(&f, "x", 1);
     expect_refused(&f, ERR_INVALID, "key a: type 13 is unknown");
-    begin(&f, 0, 1);
-    key(&f, "a", GGUF_ARRAY);
-    add_u32(&f, GGUF_ARRAY);
-    add_u64(&f, 0);
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key(&f, "a", GGUF_ARRAY);
+    gguf_file_u32(&f, GGUF_ARRAY);
+    gguf_file_u64(&f, 0);
     expect_refused(&f, ERR_UNSUPPORTED, "key a: an array of arrays");
-    begin(&f, 0, 1);
-    key(&f, "a", GGUF_ARRAY);
-    add_u32(&f, UINT32_MAX);
-    add_u64(&f, 0);
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key(&f, "a", GGUF_ARRAY);
+    gguf_file_u32(&f, UINT32_MAX);
+    gguf_file_u64(&f, 0);
     expect_refused(&f, ERR_INVALID, "key a: an array of type 4294967295");
-    begin(&f, 0, 1);
-    key(&f, "a", GGUF_BOOL);
-    add(&f, "\2", 1);
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key(&f, "a", GGUF_BOOL);
+    gguf_file_add(&f, "\2", 1);
     expect_refused(&f, ERR_INVALID, "key a: a bool is 2");
-    begin(&f, 0, 0);
+    gguf_file_begin(&f, 0, 0);
     f.bytes.data[4] = 1;
     expect_refused(&f, ERR_UNSUPPORTED, "GGUF version 1 is not supported");
-    begin(&f, 0, 0);
+    gguf_file_begin(&f, 0, 0);
     memcpy(f.bytes.data + 4, "\0\0\0\3", 4);
     expect_refused(&f, ERR_UNSUPPORTED, "big-endian");
-    begin(&f, 0, 0);
+    gguf_file_begin(&f, 0, 0);
     f.bytes.data[3] = 'E';
     expect_refused(&f, ERR_INVALID, "not a GGUF file");
 }
@@ -439,29 +346,28 @@ static void unknown_types_and_versions_are_refused(void **state)
 static void alignments_that_are_no_powers_of_two_are_refused(void **state)
 {
     static const uint32_t wrong[] = {0, 3, 48, UINT32_MAX, 1u << 31};
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        begin(&f, 0, 1);
-        key_u32(&f, "general.alignment", wrong[i]);
+        gguf_file_begin(&f, 0, 1);
+        gguf_file_key_u32(&f, "general.alignment", wrong[i]);
         expect_refused(&f, ERR_INVALID, "key general.alignment: expected a power of two");
     }
-    begin(&f, 0, 1);
-    key(&f, "general.alignment", GGUF_STRING);
-    add_string(&f, "32");
+    gguf_file_begin(&f, 0, 1);
+    gguf_file_key(&f, "general.alignment", GGUF_STRING);
+    gguf_file_string(&f, "32");
     expect_refused(&f, ERR_INVALID, "key general.alignment");
 }
 
 static void refuse_tensor(uint32_t type, uint64_t columns, uint64_t rows, uint64_t offset,
                           const char *words)
 {
-    struct file f;
+    struct gguf_file f;
 
-    begin(&f, 1, 0);
-    info(&f, "t", type, columns, rows, offset);
-    pad(&f, 32);
-    add_data(&f, 256);
+    gguf_file_begin(&f, 1, 0);
+    gguf_file_info(&f, "t", type, columns, rows, offset);
+    gguf_file_data(&f, 32, 256);
     expect_refused(&f, ERR_INVALID, words);
 }
 
@@ -482,34 +388,31 @@ static void shapes_and_places_outside_of_the_file_are_refused(void **state)
 
 static void tensors_that_overlap_are_refused(void **state)
 {
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
-    begin(&f, 2, 0);
-    info(&f, "a", 0, 9, 1, 0);
-    info(&f, "b", 0, 1, 1, 32);
-    pad(&f, 32);
-    add_data(&f, 64);
+    gguf_file_begin(&f, 2, 0);
+    gguf_file_info(&f, "a", 0, 9, 1, 0);
+    gguf_file_info(&f, "b", 0, 1, 1, 32);
+    gguf_file_data(&f, 32, 64);
     expect_refused(&f, ERR_INVALID, "tensor a takes 36 bytes, but another tensor begins after 32");
-    begin(&f, 2, 0);
-    info(&f, "a", 0, 1, 1, 0);
-    info(&f, "b", 0, 1, 1, 0);
-    pad(&f, 32);
-    add_data(&f, 64);
+    gguf_file_begin(&f, 2, 0);
+    gguf_file_info(&f, "a", 0, 1, 1, 0);
+    gguf_file_info(&f, "b", 0, 1, 1, 0);
+    gguf_file_data(&f, 32, 64);
     expect_refused(&f, ERR_INVALID, "another tensor begins after 0");
 }
 
 static void a_tensor_of_an_unknown_type_reaches_to_the_next(void **state)
 {
-    struct file f;
+    struct gguf_file f;
     struct gguf *g;
 
     (void)state;
-    begin(&f, 2, 0);
-    info(&f, "a", 999, 7, 1, 0);
-    info(&f, "b", 0, 1, 1, 64);
-    pad(&f, 32);
-    add_data(&f, 68);
+    gguf_file_begin(&f, 2, 0);
+    gguf_file_info(&f, "a", 999, 7, 1, 0);
+    gguf_file_info(&f, "b", 0, 1, 1, 64);
+    gguf_file_data(&f, 32, 68);
     expect_ok(&g, &f);
     assert_null(gguf_find(g, "a")->code);
     assert_int_equal(gguf_find(g, "a")->n_bytes, 64);
@@ -519,15 +422,15 @@ static void a_tensor_of_an_unknown_type_reaches_to_the_next(void **state)
 static void dimensions_of_another_number_are_refused(void **state)
 {
     static const uint32_t wrong[] = {0, 5, UINT32_MAX};
-    struct file f;
+    struct gguf_file f;
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        begin(&f, 1, 0);
-        add_string(&f, "t");
-        add_u32(&f, wrong[i]);
+        gguf_file_begin(&f, 1, 0);
+        gguf_file_string(&f, "t");
+        gguf_file_u32(&f, wrong[i]);
         for (int j = 0; j < 8; j++)
-            add_u64(&f, 1);
+            gguf_file_u64(&f, 1);
         expect_refused(&f, ERR_INVALID, "1 to 4 are supported");
     }
 }
@@ -537,17 +440,16 @@ static void dimensions_of_another_number_are_refused(void **state)
 static void write_part(uint32_t no, uint32_t count, uint32_t says, const char *tensor)
 {
     char name[PATH_BYTES];
-    struct file f;
+    struct gguf_file f;
 
-    begin(&f, 1, 3);
-    key_u32(&f, "split.no", no);
-    key_u32(&f, "split.count", says);
-    key_u32(&f, "split.tensors.count", count);
-    info(&f, tensor, 0, 1, 1, 0);
-    pad(&f, 32);
-    add_data(&f, 4);
+    gguf_file_begin(&f, 1, 3);
+    gguf_file_key_u32(&f, "split.no", no);
+    gguf_file_key_u32(&f, "split.count", says);
+    gguf_file_key_u32(&f, "split.tensors.count", count);
+    gguf_file_info(&f, tensor, 0, 1, 1, 0);
+    gguf_file_data(&f, 32, 4);
     snprintf(name, sizeof name, "%s/m-%05u-of-%05u.gguf", dir.path, no + 1, count);
-    write_bytes(name, f.bytes.data, f.bytes.len);
+    gguf_file_save(name, f.bytes.data, f.bytes.len);
     buf_fini(&f.bytes);
 }
 
@@ -589,13 +491,13 @@ static void the_parts_of_a_split_model_are_one(void **state)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static void every_failed_allocation_is_an_answer(void **state)
 {
-    struct file f;
+    struct gguf_file f;
     struct gguf *g;
     enum status s = ERR_NOMEM;
 
     (void)state;
     make_tensors(&f);
-    write_bytes(path, f.bytes.data, f.bytes.len);
+    gguf_file_save(path, f.bytes.data, f.bytes.len);
     buf_fini(&f.bytes);
     buf_reset(&why);
     assert_ok(buf_reserve(&why, BUF_WHY_MAX - 1));
