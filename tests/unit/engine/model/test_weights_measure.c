@@ -89,7 +89,7 @@ static void a_measurement_is_that_of_a_load(void **state)
     glob_t g;
 
     (void)state;
-    assert_int_equal(glob(GOLDEN_DIR "/*/config.json", 0, NULL, &g), 0);
+    assert_int_equal(glob(TARN_SOURCE_DIR "/tests/golden/*/config.json", 0, NULL, &g), 0);
     assert_true(g.gl_pathc >= 10);
     for (size_t i = 0; i < g.gl_pathc; i++) {
         *strrchr(g.gl_pathv[i], '/') = '\0';
@@ -108,10 +108,12 @@ static void missing_tensors_are_faults_and_not_the_end(void **state)
 
     (void)state;
     buf_init(&why, BUF_WHY_MAX);
-    assert_int_equal(model_config_load(&m, GOLDEN_DIR "/plain", &why), OK);
-    assert_int_equal(checkpoint_open(&file, GOLDEN_DIR "/plain", &why), OK);
-    struct weights_config c = {
-        .device = devices[0], .dir = GOLDEN_DIR "/plain", .model = &m, .dtype = DTYPE_F32};
+    assert_int_equal(model_config_load(&m, TARN_SOURCE_DIR "/tests/golden/plain", &why), OK);
+    assert_int_equal(checkpoint_open(&file, TARN_SOURCE_DIR "/tests/golden/plain", &why), OK);
+    struct weights_config c = {.device = devices[0],
+                               .dir = TARN_SOURCE_DIR "/tests/golden/plain",
+                               .model = &m,
+                               .dtype = DTYPE_F32};
     m.n_layers++; /* nine tensors that the file does not have */
     assert_int_equal(weights_measure(&measured, &c, file, &why), OK);
     assert_int_equal(measured.n_faults, 9);
