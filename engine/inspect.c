@@ -79,7 +79,7 @@ static void count_files(struct inspection *i)
         closedir(d);
 }
 
-/* What config.json says of a model, also of one that is refused. */
+/* Read what config.json says of a model, also of one that is refused. */
 static void read_names(struct inspection *i)
 {
     char path[2 * sizeof i->path];
@@ -303,7 +303,7 @@ static enum status open_device(struct device **out, const struct inspect_config 
     return s == OK ? device_open(out, &d, why) : s;
 }
 
-/* What only a model with a valid config and valid files has. */
+/* Weigh a model, whose config and files are valid. */
 static enum status weigh(struct inspection *i, const struct inspect_config *c, struct buf *why)
 {
     struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "auto"};

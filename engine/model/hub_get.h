@@ -31,7 +31,7 @@ struct hub {
     struct http_loop *loop;
 };
 
-/* What takes the bytes of an answer. */
+/* The taker of the bytes of an answer. */
 struct hub_sink {
     uint64_t n_wanted; /* whole size; UINT64_MAX: not known */
     uint64_t n_max;
