@@ -18,7 +18,7 @@
 
 #define MAX_TOKENS_DEFAULT 8192u
 #define STEP_TOKENS_DEFAULT 256u
-#define PROMPT_BYTES_MAX ((size_t)1 << 20)
+#define PROMPT_BYTES_MAX ((size_t)64 << 10)
 
 struct embedder {
     struct embedder_config c; /* its strings are borrowed during embedder_open() only */

@@ -7,18 +7,20 @@
 #include "base/check.h"
 #include "base/json.h"
 
-#define FILE_BYTES_MAX ((size_t)1 << 20) /* a tokenizer_config.json may list many tokens */
+#define FILE_BYTES_MAX ((size_t)64 << 10)
+#define TOKENIZER_BYTES_MAX ((size_t)16 << 20) /* of tokenizer_config.json */
 #define PATH_BYTES_MAX 4096
 
 /* Parse DIR/NAME. ERR_NOT_FOUND: there is no such file. */
-static enum status read_file(const char *dir, const char *name, struct json **out, struct buf *why)
+static enum status read_file(const char *dir, const char *name, size_t max_bytes, struct json **out,
+                             struct buf *why)
 {
     char path[PATH_BYTES_MAX];
     int n = snprintf(path, sizeof path, "%s/%s", dir, name);
 
     if (n < 0 || (size_t)n >= sizeof path)
         return buf_why(why, ERR_INVALID, "the path of %s is too long", name);
-    return js_parse_file(out, path, FILE_BYTES_MAX, why);
+    return js_parse_file(out, path, max_bytes, why);
 }
 
 /* A dense layer or another module behind the pooling would be left out silently. */
@@ -214,32 +216,28 @@ static enum status read_part(int part, const struct json *j, uint32_t dim, bool 
     }
 }
 
-/* Parse a file; *j is NULL if it is missing. */
-static enum status read_optional(const char *dir, const char *name, struct json **j,
-                                 struct buf *why)
-{
-    enum status s;
-
-    *j = NULL;
-    s = read_file(dir, name, j, why);
-    return s == ERR_NOT_FOUND ? OK : s;
-}
-
 enum status embedder_files_load(struct embedder_files *out, const char *dir, uint32_t dim,
                                 bool is_encoder, struct buf *why)
 {
-    static const char *const names[] = {"modules.json", "config_sentence_transformers.json",
-                                        "tokenizer_config.json", "sentence_bert_config.json",
-                                        "1_Pooling/config.json"};
+    static const struct {
+        const char *name;
+        size_t max_bytes;
+    } files[] = {{"modules.json", FILE_BYTES_MAX},
+                 {"config_sentence_transformers.json", FILE_BYTES_MAX},
+                 {"tokenizer_config.json", TOKENIZER_BYTES_MAX},
+                 {"sentence_bert_config.json", FILE_BYTES_MAX},
+                 {"1_Pooling/config.json", FILE_BYTES_MAX}};
     enum status s = OK;
 
     *out = (struct embedder_files){.pooling = is_encoder ? POOLING_MEAN : POOLING_LAST};
-    for (size_t i = 0; s == OK && i < ARRAY_SIZE(names); i++) {
-        struct json *j;
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(files); i++) {
+        struct json *j = NULL;
 
-        s = read_optional(dir, names[i], &j, why);
-        if (s == OK && j)
+        s = read_file(dir, files[i].name, files[i].max_bytes, &j, why);
+        if (s == OK)
             s = read_part((int)i, j, dim, is_encoder, out, why);
+        else if (s == ERR_NOT_FOUND)
+            s = OK;
         js_unref(j);
     }
     if (s != OK)
