@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "engine/model/family.h"
+#include "engine/model/gguf_config.h"
 
 #define CONFIG_BYTES_MAX ((size_t)4 << 20)
 
@@ -42,6 +43,7 @@ static const struct field rows[] = {
     ROW(embed_scale, "embed_scale", FIELD_F64, COMPUTED),
     ROW(residual_scale, "residual_scale", FIELD_F64, COMPUTED),
     ROW(logit_scale, "logit_scale", FIELD_F64, COMPUTED),
+    ROW(expert_scale, "expert_scale", FIELD_F64, COMPUTED),
     ROW(own, "own", FIELD_U32, COMPUTED),
     ROW(n_layers, "num_hidden_layers", FIELD_U32, REQUIRED(1, MODEL_N_LAYERS_MAX)),
     ROW(dim, "hidden_size", FIELD_U32, REQUIRED(1, 1 << 17)),
@@ -60,8 +62,15 @@ static const struct field rows[] = {
     ROW(rope_long, "rope_long", FIELD_U32, COMPUTED),
     ROW(norm, "norm", FIELD_U32, COMPUTED),
     ROW(activation, "activation", FIELD_U32, COMPUTED),
+    ROW(n_experts, "n_experts", FIELD_U32, COMPUTED),
+    ROW(n_chosen, "n_chosen", FIELD_U32, COMPUTED),
+    ROW(expert_dim, "expert_dim", FIELD_U32, COMPUTED),
+    ROW(shared_dim, "shared_dim", FIELD_U32, COMPUTED),
+    ROW(shared_gate, "shared_gate", FIELD_U32, COMPUTED),
+    ROW(renormalize, "renormalize", FIELD_U32, COMPUTED),
     ROW(windowed, "windowed", FIELD_U32, COMPUTED),
     ROW(no_rope, "no_rope", FIELD_U32, COMPUTED),
+    ROW(no_experts, "no_experts", FIELD_U32, COMPUTED),
     ROW(stored_dtype, "torch_dtype", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(eos_ids, "eos_token_id", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(n_eos_ids, "n_eos_ids", FIELD_U32, COMPUTED, .not_of_kv = true),
@@ -323,11 +332,37 @@ static enum status read_json_file(struct model_config *m, const char *dir, const
     return s;
 }
 
+static enum status read_gguf(struct model_config *m, const char *path, struct buf *why)
+{
+    struct json *config = NULL, *generation = NULL;
+    struct gguf *g;
+    struct buf inner;
+    enum status s = gguf_open(&g, path, why);
+
+    if (s != OK)
+        return s;
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    s = gguf_config_make(g, &config, &generation, &inner);
+    if (s == OK)
+        s = read_config(config, m, &inner);
+    if (s == OK)
+        s = read_generation(generation, m, &inner);
+    if (s != OK)
+        buf_why(why, s, "%s: %s", path, buf_str(&inner));
+    buf_fini(&inner);
+    js_unref(config);
+    js_unref(generation);
+    gguf_close(g);
+    return s;
+}
+
 enum status model_config_load(struct model_config *m, const char *dir, struct buf *why)
 {
     enum status s;
 
     *m = (struct model_config){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    if (gguf_is(dir))
+        return read_gguf(m, dir, why);
     s = read_json_file(m, dir, "config.json", read_config, why);
     if (s != OK)
         return s;
