@@ -23,30 +23,45 @@ static enum status read_file(const char *dir, const char *name, size_t max_bytes
     return js_parse_file(out, path, max_bytes, why);
 }
 
+/* Check that a module is known, and that its files are where they are read. */
+static enum status check_module(const struct json *module, struct buf *why)
+{
+    static const struct {
+        const char *name, *path; /* path NULL: it has no files */
+    } known[] = {{"Transformer", ""}, {"Pooling", "1_Pooling"}, {"Normalize", NULL}};
+    const char *type = NULL, *path = NULL;
+    enum status s = js_read_cstr(js_get(module, "type"), "modules.json: type", &type, why);
+
+    if (s == OK)
+        s = js_get_str(module, "path", &path, NULL, why);
+    if (s != OK)
+        return s;
+    const char *dot = strrchr(type, '.'), *last = dot ? dot + 1 : type;
+    for (size_t k = 0; k < ARRAY_SIZE(known); k++) {
+        if (strcmp(last, known[k].name) != 0)
+            continue;
+        if (!path || !known[k].path || strcmp(path, known[k].path) == 0)
+            return OK;
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "modules.json: path \"%.100s\" of %s is not supported; \"%s\" is", path,
+                       last, known[k].path);
+    }
+    return buf_why(why, ERR_UNSUPPORTED,
+                   "modules.json: module %.100s is not supported; Transformer, Pooling and "
+                   "Normalize are",
+                   type);
+}
+
 /* A dense layer or another module behind the pooling would be left out silently. */
 static enum status check_modules(const struct json *list, struct buf *why)
 {
-    static const char *const known[] = {"Transformer", "Pooling", "Normalize"};
+    enum status s = OK;
 
     if (!js_is(list, JS_ARRAY))
         return buf_why(why, ERR_INVALID, "modules.json: expected an array");
-    for (size_t i = 0; i < js_len(list); i++) {
-        const char *type = NULL;
-        enum status s =
-            js_read_cstr(js_get(js_at(list, i), "type"), "modules.json: type", &type, why);
-        if (s != OK)
-            return s;
-        const char *dot = strrchr(type, '.'), *last = dot ? dot + 1 : type;
-        bool is_known = false;
-        for (size_t k = 0; k < ARRAY_SIZE(known); k++)
-            is_known = is_known || strcmp(last, known[k]) == 0;
-        if (!is_known)
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "modules.json: module %.100s is not supported; Transformer, Pooling and "
-                           "Normalize are",
-                           type);
-    }
-    return OK;
+    for (size_t i = 0; s == OK && i < js_len(list); i++)
+        s = check_module(js_at(list, i), why);
+    return s;
 }
 
 /* With a prompt in front, `include_prompt` false asks for a mean without the prompt's tokens. */

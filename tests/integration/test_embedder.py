@@ -111,8 +111,9 @@ class Embedder(unittest.TestCase):
     def test_last_pooling_is_read_from_the_file(self) -> None:
         write_pooling(self.model, "pooling_mode_lasttoken")
         write_json(self.model / "modules.json", [
-            {"idx": i, "name": str(i), "path": "", "type": f"sentence_transformers.models.{t}"}
-            for i, t in enumerate(["Transformer", "Pooling", "Normalize"])])
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{t}"}
+            for i, (t, path) in enumerate([("Transformer", ""), ("Pooling", "1_Pooling"),
+                                           ("Normalize", "2_Normalize")])])
         e = self.embed()
         self.near(e.vector, expected(self.model, e.ids, mean=False))
 
@@ -240,7 +241,11 @@ class Embedder(unittest.TestCase):
         file = self.model / "modules.json"
         write_json(file, [{"type": "sentence_transformers.models.Dense"}])
         self.refused("module sentence_transformers.models.Dense is not supported")
+        for name, path in (("Transformer", "0_Transformer"), ("Pooling", "2_Pooling")):
+            write_json(file, [{"type": f"sentence_transformers.models.{name}", "path": path}])
+            self.refused(f'path "{path}" of {name} is not supported')
         for value, words in (({}, "expected an array"), ([{"type": 1}], "modules.json: type"),
+                             ([{"type": "a.Pooling", "path": 1}], "path"),
                              (["x"], "modules.json: type")):
             write_json(file, value)
             self.refused(words)
