@@ -18,8 +18,7 @@
 #define SCORE_ROWS_MAX 64
 
 /* *top: the place of the token's alternatives. */
-static struct sampler_row row_of(struct engine *e, const struct pick_row *at,
-                                 struct out_top **top)
+static struct sampler_row row_of(struct engine *e, const struct pick_row *at, struct out_top **top)
 {
     struct sequence *q = &e->lineup.seqs[at->slot];
     const struct request *r = q->req;

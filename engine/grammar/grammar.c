@@ -455,8 +455,9 @@ enum status grammar_create(struct grammar **out, struct grammar_vocab *v, enum g
     }
     exprs_fini(&e);
     if (s == OK && (s = new_cache(&g->cache, &g->states)) != OK)
-        buf_why(why, s, s == ERR_NOMEM ? "out of memory for the grammar"
-                                       : "the grammar can be read in too many ways");
+        buf_why(why, s,
+                s == ERR_NOMEM ? "out of memory for the grammar"
+                               : "the grammar can be read in too many ways");
     if (s == OK && !machine_accepts(g->cache->machine, MACHINE_FIRST) &&
         !machine_goes_on(g->cache->machine, MACHINE_FIRST))
         s = buf_why(why, ERR_INVALID, "the grammar matches no text");

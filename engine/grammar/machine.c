@@ -7,8 +7,8 @@
 #define CONFIGS_MAX (1u << 18)
 #define LARGE_BYTES ((size_t)48 << 20)
 #define BYTES_MAX ((size_t)96 << 20)
-#define WAYS_MAX 4096u /* of one configuration */
-#define DEPTH_MAX 512u /* of calls */
+#define WAYS_MAX 4096u  /* of one configuration */
+#define DEPTH_MAX 512u  /* of calls */
 #define BUDGET 2000000u /* states looked at: some 50 ms */
 #define UNKNOWN UINT32_MAX
 #define BOTTOM 0u /* the stack below the first rule */

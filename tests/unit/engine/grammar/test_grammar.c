@@ -102,10 +102,14 @@ static void regular_expressions_match_what_they_say(void **state)
         {GRAMMAR_REGEX, "[a-c]{2,3}", {"ab", "ccc"}, {"a", "abca", "ad"}},
         {GRAMMAR_REGEX, "a{2}b{1,}", {"aab", "aabbb"}, {"ab", "aaa", "aa"}},
         {GRAMMAR_REGEX, "\\d{3}-\\w+\\s?", {"123-a_9", "000-x "}, {"12-a", "123-"}},
-        {GRAMMAR_REGEX, "[^x]", {"y", "\n", "\xc3\xa4", "\xf0\x9f\x98\x80"},
+        {GRAMMAR_REGEX,
+         "[^x]",
+         {"y", "\n", "\xc3\xa4", "\xf0\x9f\x98\x80"},
          {"x", "yy", "\xc3", "\xff", "\xed\xa0\x80"}},
         {GRAMMAR_REGEX, ".", {"a", "\xe2\x82\xac"}, {"\n", "\r", ""}},
-        {GRAMMAR_REGEX, "[\xc3\xa4-\xe2\x82\xac]", {"\xc3\xa4", "\xc3\xbf", "\xe2\x82\xac", "\xd0\x96"},
+        {GRAMMAR_REGEX,
+         "[\xc3\xa4-\xe2\x82\xac]",
+         {"\xc3\xa4", "\xc3\xbf", "\xe2\x82\xac", "\xd0\x96"},
          {"\xc3\xa3", "\xe2\x82\xad", "a"}},
         {GRAMMAR_REGEX, "\\u00e4|\\x41|\\u{1F600}", {"\xc3\xa4", "A", "\xf0\x9f\x98\x80"}, {"B"}},
         {GRAMMAR_REGEX, "(?:a|(?<n>b))\\.", {"a.", "b."}, {"ab", "a"}},
@@ -115,7 +119,9 @@ static void regular_expressions_match_what_they_say(void **state)
         {GRAMMAR_REGEX, "(((a{9000}){9000}){9000}){9000}", {NULL}, {"", "aaaa"}},
         {GRAMMAR_REGEX, "(a*)*b", {"b", "aaab"}, {"a"}},
         {GRAMMAR_REGEX, "(|a)(b|)", {"", "a", "b", "ab"}, {"ba"}},
-        {GRAMMAR_CHOICE, "[\"yes\", \"no\", \"not \\u00e4\"]", {"yes", "no", "not \xc3\xa4"},
+        {GRAMMAR_CHOICE,
+         "[\"yes\", \"no\", \"not \\u00e4\"]",
+         {"yes", "no", "not \xc3\xa4"},
          {"ye", "", "not"}}};
 
     (void)state;
@@ -125,37 +131,62 @@ static void regular_expressions_match_what_they_say(void **state)
 static void schemas_match_their_values(void **state)
 {
     static const struct row rows[] = {
-        {GRAMMAR_JSON_OBJECT, "null", {"{}", "{\"a\": 1}", "{\"a\":[true, null,{\"b\":-1.5e3}]}"},
+        {GRAMMAR_JSON_OBJECT,
+         "null",
+         {"{}", "{\"a\": 1}", "{\"a\":[true, null,{\"b\":-1.5e3}]}"},
          {"[]", "1", "{\"a\"}", "{\"a\":01}", "{,}", "{\"a\":\"\n\"}", "{\"a\":\"\\ud800\"}"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\"}",
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"string\"}",
          {"\"\"", "\"a\\n\\u00e4\\\"\"", "\"\xc3\xa4\"", "\"\\ud83d\\ude00\""},
          {"a", "\"", "\"\\x\"", "\"\x01\"", "\"\\ude00\""}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}",
-         {"\"ab\"", "\"\xc3\xa4\\n\\u0041\""}, {"\"a\"", "\"abcd\""}},
-        {GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"^[a-z\\\"\\\\\\\\]+$\"}",
-         {"\"ab\"", "\"\\\"\\\\\""}, {"\"\"", "\"A\"", "\"\"\""}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"pattern\": \"b\"}",
-         {"\"b\"", "\"abc\"", "\"xx\\nb\""}, {"\"a\"", "\"\""}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"format\": \"date-time\"}",
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}",
+         {"\"ab\"", "\"\xc3\xa4\\n\\u0041\""},
+         {"\"a\"", "\"abcd\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"pattern\": \"^[a-z\\\"\\\\\\\\]+$\"}",
+         {"\"ab\"", "\"\\\"\\\\\""},
+         {"\"\"", "\"A\"", "\"\"\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"string\", \"pattern\": \"b\"}",
+         {"\"b\"", "\"abc\"", "\"xx\\nb\""},
+         {"\"a\"", "\"\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"string\", \"format\": \"date-time\"}",
          {"\"2026-11-23T09:00:00Z\"", "\"2024-02-28T23:59:59.5+01:00\""},
          {"\"2026-13-01T00:00:00Z\"", "\"2026-02-30T00:00:00Z\"", "\"2026-11-23\""}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"minimum\": -12, \"maximum\": 205}",
-         {"-12", "-1", "0", "9", "99", "199", "205"}, {"-13", "206", "300", "1.0", "01", "-0"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"exclusiveMinimum\": 3}",
-         {"4", "10", "123456"}, {"3", "-4", "0"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"number\", \"minimum\": 0, \"exclusiveMaximum\": 1}",
-         {"0", "0.0", "0.999"}, {"1", "1.0", "-0.1", "2"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"number\", \"exclusiveMinimum\": -2, \"maximum\": 10}",
-         {"-1.999", "-0.5", "0", "9.9", "10", "10.0"}, {"-2", "-2.0", "10.1", "11"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"number\"}", {"-0.5", "1e5", "12.25E-3"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"integer\", \"minimum\": -12, \"maximum\": 205}",
+         {"-12", "-1", "0", "9", "99", "199", "205"},
+         {"-13", "206", "300", "1.0", "01", "-0"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"integer\", \"exclusiveMinimum\": 3}",
+         {"4", "10", "123456"},
+         {"3", "-4", "0"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"number\", \"minimum\": 0, \"exclusiveMaximum\": 1}",
+         {"0", "0.0", "0.999"},
+         {"1", "1.0", "-0.1", "2"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"number\", \"exclusiveMinimum\": -2, \"maximum\": 10}",
+         {"-1.999", "-0.5", "0", "9.9", "10", "10.0"},
+         {"-2", "-2.0", "10.1", "11"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"number\"}",
+         {"-0.5", "1e5", "12.25E-3"},
          {"1.", ".5", "+1", "1e"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"enum\": [1, \"a\", null, {\"b\": [2]}]}",
-         {"1", "\"a\"", "null", "{\"b\":[2]}"}, {"2", "a", "{}"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"enum\": [1, \"a\", null, {\"b\": [2]}]}",
+         {"1", "\"a\"", "null", "{\"b\":[2]}"},
+         {"2", "a", "{}"}},
         {GRAMMAR_JSON_SCHEMA, "{\"const\": \"x\\ny\"}", {"\"x\\ny\""}, {"\"x\ny\"", "\"x\""}},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": [\"boolean\", \"null\"]}", {"true", "false", "null"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": [\"boolean\", \"null\"]}",
+         {"true", "false", "null"},
          {"0", "\"true\""}},
         {GRAMMAR_JSON_SCHEMA,
-         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": "
+         "{\"type\": "
          "\"string\"}, \"c\": {\"type\": \"boolean\"}}, \"required\": [\"b\"]}",
          {"{\"b\":\"\"}", "{\"a\": 1, \"b\": \"x\"}", "{\"a\":1,\"b\":\"\",\"c\":true}",
           "{\n  \"b\": \"\",\n  \"c\": false\n}"},
@@ -174,33 +205,45 @@ static void schemas_match_their_values(void **state)
         {GRAMMAR_JSON_SCHEMA,
          "{\"type\": \"object\", \"patternProperties\": {\"^x_[0-9]$\": {\"type\": \"integer\"}}, "
          "\"additionalProperties\": false}",
-         {"{}", "{\"x_1\":5}", "{\"x_1\":5, \"x_2\":6}"}, {"{\"y\":1}", "{\"x_11\":1}"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"items\": {\"type\": \"integer\"}, \"minItems\": 1, \"maxItems\": 3}",
-         {"[1]", "[1,2]", "[ 1, 2, 3 ]"}, {"[]", "[1,2,3,4]", "[\"a\"]", "[1,]"}},
+         {"{}", "{\"x_1\":5}", "{\"x_1\":5, \"x_2\":6}"},
+         {"{\"y\":1}", "{\"x_11\":1}"}},
         {GRAMMAR_JSON_SCHEMA,
-         "{\"prefixItems\": [{\"type\": \"integer\"}, {\"type\": \"string\"}], \"items\": {\"type\": "
+         "{\"items\": {\"type\": \"integer\"}, \"minItems\": 1, \"maxItems\": 3}",
+         {"[1]", "[1,2]", "[ 1, 2, 3 ]"},
+         {"[]", "[1,2,3,4]", "[\"a\"]", "[1,]"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"prefixItems\": [{\"type\": \"integer\"}, {\"type\": \"string\"}], \"items\": "
+         "{\"type\": "
          "\"boolean\"}, \"minItems\": 1}",
-         {"[1]", "[1,\"a\"]", "[1,\"a\",true,false]"}, {"[]", "[\"a\"]", "[1,true]"}},
-        {GRAMMAR_JSON_SCHEMA, "{\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"string\"}]}",
-         {"1", "\"a\""}, {"true"}},
+         {"[1]", "[1,\"a\"]", "[1,\"a\",true,false]"},
+         {"[]", "[\"a\"]", "[1,true]"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"string\"}]}",
+         {"1", "\"a\""},
+         {"true"}},
         {GRAMMAR_JSON_SCHEMA,
          "{\"properties\": {\"k\": {\"type\": \"integer\"}}, \"required\": [\"k\"], \"anyOf\": "
          "[{\"properties\": {\"x\": {\"const\": 1}}, \"required\": [\"x\"]}, {\"properties\": "
          "{\"y\": {\"const\": 2}}, \"required\": [\"y\"]}]}",
-         {"{\"k\":5,\"x\":1}", "{\"k\":5,\"y\":2}"}, {"{\"k\":5}", "{\"x\":1}"}},
+         {"{\"k\":5,\"x\":1}", "{\"k\":5,\"y\":2}"},
+         {"{\"k\":5}", "{\"x\":1}"}},
         {GRAMMAR_JSON_SCHEMA,
          "{\"oneOf\": [{\"properties\": {\"t\": {\"const\": \"a\"}}, \"required\": [\"t\"]}, "
          "{\"properties\": {\"t\": {\"const\": \"b\"}, \"n\": {\"type\": \"null\"}}, \"required\": "
          "[\"t\", \"n\"]}]}",
-         {"{\"t\":\"a\"}", "{\"t\":\"b\",\"n\":null}"}, {"{\"t\":\"b\"}", "{}"}},
+         {"{\"t\":\"a\"}", "{\"t\":\"b\",\"n\":null}"},
+         {"{\"t\":\"b\"}", "{}"}},
         {GRAMMAR_JSON_SCHEMA,
          "{\"allOf\": [{\"properties\": {\"a\": {\"const\": 1}}}, {\"required\": [\"a\"]}]}",
-         {"{\"a\":1}"}, {"{}", "{\"a\":2}"}},
+         {"{\"a\":1}"},
+         {"{}", "{\"a\":2}"}},
         {GRAMMAR_JSON_SCHEMA,
-         "{\"$ref\": \"#/$defs/node\", \"$defs\": {\"node\": {\"type\": \"object\", \"properties\": "
+         "{\"$ref\": \"#/$defs/node\", \"$defs\": {\"node\": {\"type\": \"object\", "
+         "\"properties\": "
          "{\"v\": {\"type\": \"integer\"}, \"next\": {\"anyOf\": [{\"$ref\": \"#/$defs/node\"}, "
          "{\"type\": \"null\"}]}}, \"required\": [\"v\", \"next\"]}}}",
-         {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}"},
+         {"{\"v\":1,\"next\":null}",
+          "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}"},
          {"{\"v\":1}", "{\"v\":1,\"next\":{}}"}},
         {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"nullable\": true}", {"1", "null"}, {"a"}},
         {GRAMMAR_JSON_SCHEMA, "true", {"1", "[{}]", "\"\""}, {"", "nul"}}};
@@ -213,14 +256,20 @@ static void grammars_match_in_both_notations(void **state)
 {
     static const struct row rows[] = {
         {GRAMMAR_EBNF,
-         "root ::= expr \"\\n\"? # a sum\nexpr ::= term ([-+*/] term)*\nterm ::= [0-9]{1,3} |\n  \"(\" "
+         "root ::= expr \"\\n\"? # a sum\nexpr ::= term ([-+*/] term)*\nterm ::= [0-9]{1,3} |\n  "
+         "\"(\" "
          "expr \")\"\n",
-         {"1", "12+(3*4)\n", "((1))"}, {"", "1234", "1+", "(1", "1 "}},
-        {GRAMMAR_EBNF, "root ::= item+\nitem ::= \"- \" [^\\n]+ \"\\n\"",
-         {"- a\n", "- a\n- b c\n"}, {"- \n", "a\n"}},
+         {"1", "12+(3*4)\n", "((1))"},
+         {"", "1234", "1+", "(1", "1 "}},
         {GRAMMAR_EBNF,
-         "?start: sum\nsum: NUMBER (\"+\" NUMBER)* -> added\n// digits\nNUMBER: /[1-9][0-9]*/ | \"0\"\n",
-         {"1", "10+20+0"}, {"01", "1+", "+"}},
+         "root ::= item+\nitem ::= \"- \" [^\\n]+ \"\\n\"",
+         {"- a\n", "- a\n- b c\n"},
+         {"- \n", "a\n"}},
+        {GRAMMAR_EBNF,
+         "?start: sum\nsum: NUMBER (\"+\" NUMBER)* -> added\n// digits\nNUMBER: /[1-9][0-9]*/ | "
+         "\"0\"\n",
+         {"1", "10+20+0"},
+         {"01", "1+", "+"}},
         {GRAMMAR_EBNF, "start: \"a\"..\"c\"~2..3 [\"X\"i]", {"ab", "abcx", "ccX"}, {"a", "abcdx"}}};
 
     (void)state;
@@ -255,8 +304,8 @@ static void what_cannot_be_enforced_is_refused_by_name(void **state)
          ERR_UNSUPPORTED, "oneOf"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\": \"#/nowhere\"}", ERR_INVALID, "#/nowhere"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\": \"#\"}", ERR_UNSUPPORTED, "left recursion"},
-        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"minimum\": 5, \"maximum\": 4}", ERR_INVALID,
-         "minimum"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"minimum\": 5, \"maximum\": 4}",
+         ERR_INVALID, "minimum"},
         {GRAMMAR_JSON_SCHEMA, "{\"type\": \"thing\"}", ERR_INVALID, "thing"},
         {GRAMMAR_JSON_SCHEMA, "false", ERR_INVALID, "no text"},
         {GRAMMAR_JSON_SCHEMA, "[]", ERR_INVALID, "object"},
@@ -304,8 +353,9 @@ static void try_all(const struct grammar_run *r, uint32_t *mask)
 /* Write an answer of random tokens; check the mask now and then; append the text. */
 static void write_answer(struct grammar *g, bool checks, struct buf *text)
 {
-    uint32_t *mask = calloc(vocab_mask_n_words(n_vocab), sizeof *mask), *want = calloc(
-        vocab_mask_n_words(n_vocab), sizeof *want), *ids = calloc(n_vocab, sizeof *ids);
+    uint32_t *mask = calloc(vocab_mask_n_words(n_vocab), sizeof *mask),
+             *want = calloc(vocab_mask_n_words(n_vocab), sizeof *want),
+             *ids = calloc(n_vocab, sizeof *ids);
     struct grammar_run r;
 
     assert_ok(grammar_run_init(&r, g, true));
@@ -385,10 +435,13 @@ static void masks_are_those_of_trying_each_token(void **state)
 /* Random answers of random nested schemas are JSON. */
 static void random_schema(struct buf *b, int depth)
 {
-    static const char *const leaves[] = {
-        "{\"type\":\"string\"}", "{\"type\":\"integer\"}", "{\"type\":\"boolean\"}",
-        "{\"type\":\"number\",\"minimum\":0,\"maximum\":10}", "{\"enum\":[\"a\",1,null]}",
-        "{\"type\":\"string\",\"maxLength\":5}", "{\"type\":\"string\",\"format\":\"date\"}"};
+    static const char *const leaves[] = {"{\"type\":\"string\"}",
+                                         "{\"type\":\"integer\"}",
+                                         "{\"type\":\"boolean\"}",
+                                         "{\"type\":\"number\",\"minimum\":0,\"maximum\":10}",
+                                         "{\"enum\":[\"a\",1,null]}",
+                                         "{\"type\":\"string\",\"maxLength\":5}",
+                                         "{\"type\":\"string\",\"format\":\"date\"}"};
     uint32_t kind = depth > 2 ? 0 : drawn(4), n = 1 + drawn(3);
 
     if (kind < 2) {
@@ -441,7 +494,8 @@ static void a_token_that_the_mask_forbids_is_an_error(void **state)
                      ERR_INVALID);
     grammar_run_fini(&r);
     assert_ok(grammar_run_init(&r, g, true));
-    assert_ok(grammar_run_feed(&r, eos_ids, 1, EOS)); /* the caller's own: ignore_eos and the like */
+    assert_ok(
+        grammar_run_feed(&r, eos_ids, 1, EOS)); /* the caller's own: ignore_eos and the like */
     assert_true(r.is_over);
     grammar_run_fini(&r);
     grammar_unref(g);
