@@ -545,12 +545,22 @@ static void init_stats(struct engine_stats *st)
 
 static const char *weights_name(const struct weights *w)
 {
-    static const char *const floats[] = {"f32", "f16", "bf16"};
-    static const char *const ints[2][2] = {{"int8 (groups of 32)", "int8 (groups of 128)"},
-                                           {"int4 (groups of 32)", "int4 (groups of 128)"}};
-    const struct quantization *q = &w->quantization;
+    static const char *const names[DTYPE_COUNT][2] = {
+        [DTYPE_F32] = {"f32"},
+        [DTYPE_F16] = {"f16"},
+        [DTYPE_BF16] = {"bf16"},
+        [DTYPE_I8] = {"int8 (groups of 32)", "int8 (groups of 128)"},
+        [DTYPE_I4] = {"int4 (groups of 32)", "int4 (groups of 128)"},
+        [DTYPE_A8] = {"8-bit codes as stored (groups of 32)",
+                      "8-bit codes as stored (groups of 128)"},
+        [DTYPE_A4] = {"4-bit codes as stored (groups of 32)",
+                      "4-bit codes as stored (groups of 128)"},
+    };
+    struct quantization q = w->quantization;
 
-    return q->group ? ints[q->dtype == DTYPE_I4][q->group == 128] : floats[w->dtype];
+    if (quantization_is_as_stored(q))
+        return names[w->first->dtype][w->first->group == 128];
+    return q.group ? names[q.dtype][q.group == 128] : names[w->dtype][0];
 }
 
 static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
@@ -679,6 +689,8 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = buf_why(why, ERR_NOMEM, "out of memory");
     if (s == OK)
         s = model_config_load(&e->model, e->model_dir, why);
+    if (s == OK)
+        s = opening_check_generates(&e->model, why);
     if (s == OK)
         s = choose_weights(e, why);
     if (s == OK)

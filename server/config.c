@@ -23,7 +23,13 @@
 
 static const struct option_row rows[] = {
     TEXT("Model", "model", model, "", "MODEL",
-         "directory in Hugging Face layout, or org/name[@rev] in the local Hugging Face cache"),
+         "directory in Hugging Face layout, .gguf file, or org/name[@rev][:FILE.gguf] in the local "
+         "Hugging Face cache"),
+    BOOL(NULL, "download", download, "false",
+         "get --model and --embedding-model from huggingface.co (or HF_ENDPOINT) into the cache if "
+         "they are not there"),
+    CHOICE(NULL, "inspect", inspect, "off", "off|text|json",
+           "print what --model is, needs and would be refused for, without loading it, and end"),
     TEXT(NULL, "served-model-name", served_model_name, "", "NAMES",
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
@@ -37,9 +43,10 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES DTYPE_ALIASES,
            "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
-           "quantize the weights at load; embedding and output layer keep 8 bits"),
+           "auto: weights as stored; int8, int4: quantize at load, embedding and output layer to 8 "
+           "bits; none: floats"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
-           "weights that share a scale; auto: 128 for int8, 32 for int4"),
+           "weights that share a scale, for int8 and int4; auto: 128 for int8, 32 for int4"),
     CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE,
            KV_DTYPE_NAMES DTYPE_ALIASES "|fp8_e4m3=fp8",
            "type of cached K and V; auto: that of --dtype; int8, fp8: one byte and a shared scale"),

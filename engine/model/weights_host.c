@@ -4,12 +4,17 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/mapfile.h"
 #include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
 /* NaN and infinity are the numbers whose exponent has all bits set. The count goes over blocks of a
  * fixed size, so that the compiler uses vector instructions. */
 #define N_PER_BLOCK 256
+/* A fault maps cached pages around its own, up to this many bytes before and behind. */
+#define FAULT_BYTES ((uint64_t)64 << 10)
+/* Numbers from here on are infinite in f16. */
+#define F16_END 65520.0f
 
 struct any_16 { /* may have any alignment */
     uint16_t v;
@@ -69,6 +74,36 @@ void weights_check_rows(const struct loader *l, const struct job *job, uint32_t 
     l->n_nonfinite[task] = (uint32_t)weights_count_nonfinite(dtype, src, n);
 }
 
+struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32_t n_rows,
+                                     unsigned char *memory)
+{
+    size_t n = (size_t)n_rows * weights_n_code_groups(job);
+    struct coded_rows r = {.scales = (float *)(void *)memory};
+
+    r.offsets = r.scales + n;
+    r.codes = (uint8_t *)(r.offsets + n);
+    job->tensor->codec->read_codes(job->tensor, row, n_rows, r.codes, r.scales, r.offsets);
+    return r;
+}
+
+void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
+                         const struct coded_rows *rows, uint32_t n_rows)
+{
+    uint32_t n_groups = weights_n_code_groups(job), group = job->tensor->code_group, n_bad = 0;
+    size_t n = (size_t)n_rows * n_groups;
+    uint32_t crc = hash_crc32c(0, rows->codes, (size_t)n_rows * job->k);
+
+    crc = hash_crc32c(crc, rows->scales, n * sizeof(float));
+    l->crcs[task] = hash_crc32c(crc, rows->offsets, n * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        uint32_t k = (uint32_t)(i % n_groups) * group;
+
+        if (!(fabsf(rows->scales[i]) < F16_END && fabsf(rows->offsets[i]) < F16_END))
+            n_bad += job->k - k < group ? job->k - k : group;
+    }
+    l->n_nonfinite[task] = n_bad;
+}
+
 static uint64_t mix(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;
@@ -120,6 +155,21 @@ void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t 
         memcpy(element, src + i * size, size);
         dst[i] = dtype_load(from, element, 0) + job->offset;
     }
+}
+
+void weights_forget_rows(const struct job *job, uint32_t row, uint32_t n_rows)
+{
+    const struct tensor *t = job->tensor;
+
+    if (!t || !t->codec || !t->data || t->parts[0] || t->n_bytes % t->shape[0])
+        return;
+    uint64_t row_bytes = t->n_bytes / t->shape[0];
+    uint64_t begin = row * row_bytes, end = begin + n_rows * row_bytes;
+    /* A codec that puts rows in order reads neighbours, too. */
+    uint64_t around = FAULT_BYTES + (end - begin);
+    begin -= begin < around ? begin : around;
+    end += t->n_bytes - end < around ? t->n_bytes - end : around;
+    mapfile_forget((const unsigned char *)t->data + begin, end - begin);
 }
 
 static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_rows,
@@ -179,6 +229,21 @@ static enum status run_rows(struct loader *l, const struct job *job, uint32_t ta
     return OK;
 }
 
+static enum status run_coded(struct loader *l, const struct job *job, uint32_t task, uint32_t row,
+                             uint32_t n_rows)
+{
+    unsigned char *memory = malloc(n_rows * weights_source_row_bytes(job));
+
+    if (!memory)
+        return ERR_NOMEM;
+    struct coded_rows rows = weights_read_codes(job, row, n_rows, memory);
+    weights_check_codes(l, job, task, &rows, n_rows);
+    pack_affine_rows(job->w, job->n0 + row, rows.codes, rows.scales, rows.offsets,
+                     job->tensor->code_group, n_rows);
+    free(memory);
+    return OK;
+}
+
 static enum status run_decoded(struct loader *l, const struct job *job, uint32_t task, uint32_t row,
                                uint32_t n_rows)
 {
@@ -202,11 +267,14 @@ static void run_task(void *arg, uint32_t task)
     const unsigned char *data = job->tensor ? job->tensor->data : NULL;
     enum status s;
 
-    if (job->tensor && job->tensor->codec)
+    if (weights_is_coded(job))
+        s = run_coded(l, job, task, row, n_rows);
+    else if (job->tensor && job->tensor->codec)
         s = run_decoded(l, job, task, row, n_rows);
     else
         s = run_rows(l, job, task, row, n_rows,
                      data ? data + row * weights_source_row_bytes(job) : NULL);
+    weights_forget_rows(job, row, n_rows);
     if (s != OK)
         atomic_store(&l->failed, (int)s);
 }

@@ -7,7 +7,14 @@
 #include <string.h>
 
 #include "engine/model/weights_load.h"
+#include "engine/model/weights_measure.h"
 #include "kernels/pack.h"
+
+/* Group of int8 weights made of tensors that are quantized, but not to codes. Their own groups are
+ * of any size; small ones add the least error. */
+#define GROUP_OTHER_CODES 32
+/* Alignment of the weights of experts: that of an allocation on a GPU. */
+#define EXPERT_ALIGN 256
 
 const struct model_config *plan_model(const struct loader *l)
 {
@@ -30,8 +37,12 @@ void plan_first_product(struct loader *l, const struct weight *w)
 static void *own(struct loader *l, size_t n_bytes)
 {
     struct weights *w = l->w;
-    void *p = device_alloc(w->device, n_bytes);
 
+    if (l->measure) {
+        w->n_bytes += n_bytes;
+        return l->measure->nowhere;
+    }
+    void *p = device_alloc(w->device, n_bytes);
     if (!p)
         return NULL;
     if (w->n_owned == w->owned_cap) {
@@ -49,8 +60,8 @@ static void *own(struct loader *l, size_t n_bytes)
     return p;
 }
 
-static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
-                               const struct tensor **out)
+static enum status check_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                                const struct tensor **out)
 {
     const struct tensor *t;
     uint32_t n_dims = cols ? 2 : 1;
@@ -74,6 +85,17 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
                        name, rows, cols ? ", " : "", cols);
     *out = t;
     return OK;
+}
+
+static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                               const struct tensor **out)
+{
+    enum status s = check_tensor(l, name, rows, cols, out);
+
+    if (s == OK || !l->measure || (s != ERR_INVALID && s != ERR_UNSUPPORTED))
+        return s;
+    weights_measure_fault(l);
+    return OK; /* the plan goes on, as if the weight were random */
 }
 
 static enum status add_job(struct loader *l, struct job job)
@@ -110,19 +132,69 @@ static enum status no_memory(struct loader *l)
                    (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
-/* Allocate a weight in type `quantized` if quantization is on, else in the float type. */
-static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
-                                enum dtype quantized)
-{
-    uint32_t group = l->config->quantization.group;
+/* How the tensors that fill one weight are stored. */
+struct stored {
+    uint32_t n_plain, n_quantized, n_codes; /* n_codes of n_quantized have codes */
+    uint32_t bits, group;                   /* most bits; a group that divides all others */
+};
 
-    *w = (struct weight){.dtype = group ? quantized : l->config->dtype,
-                         .layout = device_weight_layout(l->w->device),
-                         .n = n,
-                         .k = k,
-                         .group = group};
-    if (w->layout == WEIGHT_ROWS)
-        w->stride = pack_row_stride(k);
+static void stored_add(struct stored *s, const struct tensor *t)
+{
+    if (!t || !tensor_is_quantized(t)) {
+        s->n_plain++;
+        return;
+    }
+    s->n_quantized++;
+    if (!t->code_bits || !t->code_group || t->code_group % 32)
+        return;
+    if (s->n_codes++ == 0)
+        s->group = 128;
+    s->bits = t->code_bits > s->bits ? t->code_bits : s->bits;
+    s->group = t->code_group % 128 ? 32 : s->group;
+}
+
+/* The quantization of a weight: `asked` (its group is 0 for floats), or as stored. */
+static struct quantization choose_quantization(const struct loader *l, struct quantization asked,
+                                               const struct stored *s)
+{
+    if (!quantization_is_as_stored(l->config->quantization))
+        return asked;
+    if (s->n_plain || !s->n_quantized)
+        return (struct quantization){0};
+    if (s->n_codes < s->n_quantized)
+        return (struct quantization){DTYPE_I8, GROUP_OTHER_CODES};
+    return (struct quantization){s->bits > 4 ? DTYPE_A8 : DTYPE_A4, s->group};
+}
+
+/* choose_quantization() for the embedding or the output layer, which int4 gives 8 bits. */
+static struct quantization choose_table_quantization(const struct loader *l, const struct tensor *t)
+{
+    struct stored s = {0};
+
+    stored_add(&s, t);
+    return choose_quantization(l, (struct quantization){DTYPE_I8, l->config->quantization.group},
+                               &s);
+}
+
+/* A weight without memory. */
+static struct weight describe_weight(const struct loader *l, uint32_t n, uint32_t k,
+                                     struct quantization q)
+{
+    struct weight w = {.dtype = q.group ? q.dtype : l->config->dtype,
+                       .layout = device_weight_layout(l->w->device),
+                       .n = n,
+                       .k = k,
+                       .group = q.group};
+
+    if (w.layout == WEIGHT_ROWS)
+        w.stride = pack_row_stride(k);
+    return w;
+}
+
+static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
+                                struct quantization q)
+{
+    *w = describe_weight(l, n, k, q);
     w->data = own(l, pack_weight_bytes(w));
     return w->data ? OK : no_memory(l);
 }
@@ -155,13 +227,20 @@ static enum status add_vec(struct loader *l, float *vec, uint32_t n, const char 
 enum status plan_product(struct loader *l, struct weight *w, float **bias, uint32_t k,
                          const char *prefix, const struct plan_part *parts, uint32_t n_parts)
 {
+    const struct tensor *t;
+    struct stored stored = {0};
     char name[160];
     uint32_t n = 0, n0 = 0;
-    enum status s;
+    enum status s = OK;
 
-    for (uint32_t i = 0; i < n_parts; i++)
+    for (uint32_t i = 0; s == OK && i < n_parts; i++) {
         n += parts[i].rows;
-    s = alloc_weight(l, w, n, k, l->config->quantization.dtype);
+        snprintf(name, sizeof name, "%s%s.weight", prefix, parts[i].name);
+        s = find_tensor(l, name, parts[i].rows, k, &t);
+        stored_add(&stored, t);
+    }
+    if (s == OK)
+        s = alloc_weight(l, w, n, k, choose_quantization(l, l->config->quantization, &stored));
     if (s == OK && bias)
         s = alloc_vec(l, bias, n);
     for (uint32_t i = 0; s == OK && i < n_parts; i++) {
@@ -173,6 +252,70 @@ enum status plan_product(struct loader *l, struct weight *w, float **bias, uint3
         }
         n0 += parts[i].rows;
     }
+    return s;
+}
+
+enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const char *prefix,
+                        const struct plan_part *part)
+{
+    char name[160];
+
+    *w = (struct weight){
+        .dtype = DTYPE_F32, .layout = device_weight_layout(l->w->device), .n = part->rows, .k = k};
+    if (w->layout == WEIGHT_ROWS)
+        w->stride = pack_row_stride(k);
+    w->data = own(l, pack_weight_bytes(w));
+    if (!w->data)
+        return no_memory(l);
+    snprintf(name, sizeof name, "%s%s.weight", prefix, part->name);
+    enum status s = add_rows(l, w, 0, part->rows, name);
+    if (s == OK)
+        l->jobs[l->n_jobs - 1].dtype = DTYPE_F32;
+    return s;
+}
+
+/* Describe the weights of n experts and allocate them together. */
+static enum status alloc_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
+                                 uint32_t n, struct weight w)
+{
+    *expert_bytes = (pack_weight_bytes(&w) + EXPERT_ALIGN - 1) / EXPERT_ALIGN * EXPERT_ALIGN;
+    unsigned char *data = own(l, n * *expert_bytes);
+    if (!data)
+        return no_memory(l);
+    for (uint32_t i = 0; i < n; i++) {
+        each[i] = w;
+        each[i].data = data + i * *expert_bytes;
+    }
+    return OK;
+}
+
+enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes, uint32_t n,
+                         uint32_t k, const char *prefix, const char *experts,
+                         const struct plan_part *parts, uint32_t n_parts)
+{
+    struct stored stored = {0};
+    const struct tensor *t;
+    char name[160];
+    uint32_t rows = 0;
+    enum status s = OK;
+
+    for (uint32_t i = 0; i < n_parts; i++)
+        rows += parts[i].rows;
+    for (uint32_t e = 0; s == OK && e < n; e++)
+        for (uint32_t i = 0; s == OK && i < n_parts; i++) {
+            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
+            s = find_tensor(l, name, parts[i].rows, k, &t);
+            stored_add(&stored, t);
+        }
+    if (s == OK)
+        s = alloc_experts(
+            l, each, expert_bytes, n,
+            describe_weight(l, rows, k, choose_quantization(l, l->config->quantization, &stored)));
+    for (uint32_t e = 0; s == OK && e < n; e++)
+        for (uint32_t i = 0, n0 = 0; s == OK && i < n_parts; n0 += parts[i++].rows) {
+            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
+            s = add_rows(l, &each[e], n0, parts[i].rows, name);
+        }
     return s;
 }
 
@@ -216,11 +359,15 @@ enum status plan_norm_bias(struct loader *l, float **vec, uint32_t n, const char
     return add_norm_bias(l, vec, n, tensor);
 }
 
-/* Plan the embedding as a weight of its own, or as the output layer's weight if they are tied. */
-static enum status add_packed_embedding(struct loader *l, struct job job)
+/* Plan the embedding as a weight of its own, or as the output layer's weight if they are tied. No
+ * device reads rows of 4 bits. */
+static enum status add_packed_embedding(struct loader *l, struct job job, struct quantization q)
 {
     struct weight *w = l->config->model->tied ? &l->w->output : &l->w->embedding;
-    enum status s = alloc_weight(l, w, job.n_rows, job.k, DTYPE_I8);
+
+    if (q.dtype == DTYPE_A4)
+        q.dtype = DTYPE_A8;
+    enum status s = alloc_weight(l, w, job.n_rows, job.k, q);
 
     l->w->embedding = *w;
     job.w = w;
@@ -240,6 +387,7 @@ static enum status add_embedding_table(struct loader *l, struct job job)
     if (job.tensor && !job.tensor->codec && job.tensor->dtype == t &&
         (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
         embedding->data = job.tensor->data;
+        l->uses_file = true;
         return m->tied ? OK : add_job(l, job); /* only for its CRC */
     }
     embedding->data = job.table = own(l, (size_t)m->n_vocab * m->dim * dtype_bytes(t));
@@ -259,20 +407,23 @@ enum status plan_embedding(struct loader *l, const char *tensor)
     if (s != OK)
         return s;
     l->embedding = tensor;
-    if (l->config->quantization.group)
-        return add_packed_embedding(l, job);
+    struct quantization q = choose_table_quantization(l, job.tensor);
+    if (q.group)
+        return add_packed_embedding(l, job, q);
     if (!packs)
         return add_embedding_table(l, job);
     if (m->tied &&
         job.tensor) /* plan_output() adds the job, so that the jobs have the order of a host
                        device */
         return OK;
-    return add_packed_embedding(l, job);
+    return add_packed_embedding(l, job, q);
 }
 
 enum status plan_output(struct loader *l, const char *norm, const char *head)
 {
     const struct model_config *m = l->config->model;
+    const char *name = m->tied ? l->embedding : head;
+    const struct tensor *t = NULL;
     struct weights *w = l->w;
     enum status s = add_norm(l, &w->final_norm, m->dim, norm);
 
@@ -283,7 +434,9 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
     if (s == OK && l->config->no_output && w->embedding.data)
         return OK;
     if (s == OK)
-        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
+        s = find_tensor(l, name, m->n_vocab, m->dim, &t);
+    if (s == OK)
+        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, choose_table_quantization(l, t));
     if (s != OK)
         return s;
     if (!w->embedding.data)
@@ -292,5 +445,48 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
         /* pack_tied_dummy() packs it later from the generated table. */
         return OK;
     }
-    return add_rows(l, &w->output, 0, m->n_vocab, m->tied ? l->embedding : head);
+    return add_rows(l, &w->output, 0, m->n_vocab, name);
+}
+
+/* Plan a table [n, D] of floats whose rows are read one by one. */
+static enum status plan_table(struct loader *l, struct weight *w, uint32_t n, const char *tensor)
+{
+    uint32_t dim = plan_model(l)->dim;
+    struct job job = {.dtype = l->config->dtype, .n_rows = n, .k = dim, .scale = 1};
+    enum status s = OK;
+
+    if (!device_is_host(l->w->device))
+        return buf_why(l->why, ERR_UNSUPPORTED, "a model with %s runs on the CPU only", tensor);
+    s = find_tensor(l, tensor, n, dim, &job.tensor);
+    if (s != OK)
+        return s;
+    *w =
+        (struct weight){.dtype = job.dtype, .layout = WEIGHT_ROWS, .n = n, .k = dim, .stride = dim};
+    w->data = job.table = own(l, (size_t)n * dim * dtype_bytes(job.dtype));
+    return w->data ? add_job(l, job) : no_memory(l);
+}
+
+enum status plan_positions(struct loader *l, uint32_t first, uint32_t n, const char *tensor)
+{
+    struct weight *w = &l->w->positions;
+    enum status s = plan_table(l, w, first + n, tensor);
+
+    if (s != OK)
+        return s;
+    w->n = n;
+    w->data = (const unsigned char *)w->data + (size_t)first * w->k * dtype_bytes(w->dtype);
+    return OK;
+}
+
+enum status plan_types(struct loader *l, uint32_t n, const char *tensor)
+{
+    return plan_table(l, &l->w->types, n, tensor);
+}
+
+enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name)
+{
+    uint32_t dim = plan_model(l)->dim;
+    enum status s = plan_norm(l, &l->w->embedding_norm, dim, prefix, name);
+
+    return s == OK ? plan_norm_bias(l, &l->w->embedding_norm_bias, dim, prefix, name) : s;
 }

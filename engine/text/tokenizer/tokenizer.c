@@ -464,3 +464,13 @@ const char *tokenizer_chat_template(const struct tokenizer *t)
 {
     return t->chat_template;
 }
+
+const char *tokenizer_kind(const struct tokenizer *t)
+{
+    switch (t->model) {
+    case TOK_UNIGRAM: return "Unigram";
+    case TOK_WORDPIECE: return "WordPiece";
+    case TOK_BPE: break;
+    }
+    return t->bpe.byte_level ? "byte-level BPE" : "SentencePiece-style BPE";
+}

@@ -47,6 +47,8 @@ NODISCARD enum status tokenizer_encode_mixed(const struct tokenizer *t, const ch
                                              size_t len, unsigned flags,
                                              const struct ranges *untrusted, struct buf *ids);
 
+/* How the text is cut, in words such as "byte-level BPE". */
+const char *tokenizer_kind(const struct tokenizer *t);
 /* One more than the largest id. */
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);
 /* The bytes of a token in output text: byte-level letters are decoded, U+2581 is a space, <0x41> is
