@@ -31,7 +31,7 @@ struct embedder_config {
     const char *model_dir;
     const char *cpu_variant;  /* NULL: best of the machine */
     const char *dtype;        /* as engine_config; NULL: auto */
-    const char *quantization; /* as engine_config; NULL: none */
+    const char *quantization; /* as engine_config; NULL: auto */
     uint32_t n_threads;       /* 0: one */
     uint32_t max_tokens;      /* of a text; 0: the model's context, at most 8192. Of longer texts
                                  the end is cut, the tokenizer's closing tokens stay */

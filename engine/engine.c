@@ -266,7 +266,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = opening_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, &kv, why);
+    s = opening_kv_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, e->device, &kv, why);
     if (s != OK)
         return s;
     pool->layout = kv_layout_of(kv);
@@ -545,12 +545,22 @@ static void init_stats(struct engine_stats *st)
 
 static const char *weights_name(const struct weights *w)
 {
-    static const char *const floats[] = {"f32", "f16", "bf16"};
-    static const char *const ints[2][2] = {{"int8 (groups of 32)", "int8 (groups of 128)"},
-                                           {"int4 (groups of 32)", "int4 (groups of 128)"}};
-    const struct quantization *q = &w->quantization;
+    static const char *const names[DTYPE_COUNT][2] = {
+        [DTYPE_F32] = {"f32"},
+        [DTYPE_F16] = {"f16"},
+        [DTYPE_BF16] = {"bf16"},
+        [DTYPE_I8] = {"int8 (groups of 32)", "int8 (groups of 128)"},
+        [DTYPE_I4] = {"int4 (groups of 32)", "int4 (groups of 128)"},
+        [DTYPE_A8] = {"8-bit codes as stored (groups of 32)",
+                      "8-bit codes as stored (groups of 128)"},
+        [DTYPE_A4] = {"4-bit codes as stored (groups of 32)",
+                      "4-bit codes as stored (groups of 128)"},
+    };
+    struct quantization q = w->quantization;
 
-    return q->group ? ints[q->dtype == DTYPE_I4][q->group == 128] : floats[w->dtype];
+    if (quantization_is_as_stored(q))
+        return names[w->first->dtype][w->first->group == 128];
+    return q.group ? names[q.dtype][q.group == 128] : names[w->dtype][0];
 }
 
 static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)

@@ -34,9 +34,9 @@ struct engine_config {
     const char *device;          /* "auto", "cpu", "cuda", "ref" */
     const char *cpu_variant;     /* NULL = best of the machine */
     const char *dtype;           /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
-    const char *quantization;    /* of weights, at load: "none", "int8", "int4" */
+    const char *quantization;    /* of weights, at load: "auto", "none", "int8", "int4" */
     uint32_t quantization_group; /* 32 or 128; 0 = the best for that type */
-    const char *kv_dtype;        /* "auto" (what `dtype` comes to), "f32", "bf16", "f16" */
+    const char *kv_dtype;        /* "auto" (what `dtype` comes to), or another of KV_DTYPE_NAMES */
     const char *load_format;     /* "auto" or "dummy" (random weights, config.json only needed) */
     const char *policy;          /* of scheduling: contest_policies() */
     double max_step_ms;          /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
@@ -201,7 +201,7 @@ double engine_usual_ttft_s(const struct engine *e);
 struct engine_info {
     const char *model_dir;
     const char *ops_name;     /* kernel set */
-    const char *weights_name; /* type of the packed weights: "bf16", "int4 (groups of 32)" */
+    const char *weights_name; /* type of the first product: "bf16", "int4 (groups of 32)" */
     uint32_t n_vocab;         /* rows of the output layer: ids below it are valid */
     uint32_t max_model_len;
     uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim;

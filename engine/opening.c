@@ -24,6 +24,23 @@ enum status opening_dtype(const char *setting, const char *name, enum dtype if_a
     return s;
 }
 
+enum status opening_kv_dtype(const char *setting, const char *name, enum dtype if_auto,
+                             const struct device *device, enum dtype *out, struct buf *why)
+{
+    const enum dtype dtypes[] = {if_auto, DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8};
+    const struct ops *ops = device_ops(device);
+    uint32_t at = 0;
+    enum status s = opening_choose(setting, KV_DTYPE_NAMES, name, &at, why);
+
+    *out = dtypes[at];
+    if (s == OK && (ops->kv_dtypes >> *out & 1) == 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "%s %s is not supported by the kernels of this device (%s); choose f32, "
+                       "bf16 or f16",
+                       setting, name, ops->name);
+    return s;
+}
+
 enum status opening_weights(struct weights_config *w, const struct opening *o,
                             const struct model_config *m, const char *dir, struct buf *why)
 {
@@ -51,5 +68,6 @@ void opening_fit_device(struct device_config *d, const struct weights_config *w)
     d->max_k = work.k_max;
     d->max_heads = m->n_heads;
     d->max_head_dim = m->head_dim;
+    /* As stored counts too: some of its weights may be floats, and none of the others minds. */
     d->bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
 }

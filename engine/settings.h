@@ -17,8 +17,9 @@
 /* The order is that of the enum or table in engine.c. */
 #define DEVICE_NAMES "auto|cpu|cuda|ref"
 #define DTYPE_NAMES "auto|f32|bf16|f16"
+#define KV_DTYPE_NAMES DTYPE_NAMES "|int8|fp8"
 #define LOAD_FORMAT_NAMES "auto|dummy"
-#define QUANTIZATION_NAMES "none|int8|int4"
+#define QUANTIZATION_NAMES "auto|none|int8|int4"
 /* In the order of enum latency_objective (sched/lengths.h). */
 #define LATENCY_OBJECTIVE_NAMES "normalized|e2e"
 #define KV_SWAP_NAMES "proactive|reactive"
@@ -29,7 +30,7 @@
 #define DEFAULT_DEVICE "auto"
 #define DEFAULT_DTYPE "auto"
 #define DEFAULT_LOAD_FORMAT "auto"
-#define DEFAULT_QUANTIZATION "none"
+#define DEFAULT_QUANTIZATION "auto"
 #define DEFAULT_SCHEDULING_POLICY "skip-join-mlfq"
 #define DEFAULT_MLFQ_VARIANT "learned"
 #define DEFAULT_LATENCY_OBJECTIVE "normalized"

@@ -3,10 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gguf.h"
+#include "engine/model/gguf_tensors.h"
+#include "engine/model/quantized.h"
 #include "engine/model/safetensors.h"
 
 struct checkpoint {
+    struct gguf_tensors *gguf; /* else the two below */
     struct safetensors *safetensors;
+    struct quantized *quantized; /* NULL: all tensors are plain */
 };
 
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct buf *why)
@@ -16,7 +21,10 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct bu
     *out = NULL;
     if (!c)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    enum status s = safetensors_open(&c->safetensors, path, why);
+    enum status s = gguf_is(path) ? gguf_tensors_open(&c->gguf, path, why)
+                                  : safetensors_open(&c->safetensors, path, why);
+    if (s == OK && c->safetensors)
+        s = quantized_open(&c->quantized, c->safetensors, path, why);
     if (s == OK)
         *out = c;
     else
@@ -28,22 +36,35 @@ void checkpoint_close(struct checkpoint *c)
 {
     if (!c)
         return;
+    quantized_close(c->quantized);
     safetensors_close(c->safetensors);
+    gguf_tensors_close(c->gguf);
     free(c);
+}
+
+/* A codec's tensor hides the one of its codes, which may have the same name. */
+static const struct tensor *find(const struct checkpoint *c, const char *name)
+{
+    const struct tensor *t = quantized_find(c->quantized, name);
+
+    return t ? t : safetensors_find(c->safetensors, name);
 }
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
     static const char prefix[] = "model.";
-    const struct tensor *t = safetensors_find(c->safetensors, name);
 
+    if (c->gguf)
+        return gguf_tensors_find(c->gguf, name);
+    const struct tensor *t = find(c, name);
     if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        t = safetensors_find(c->safetensors, name + sizeof prefix - 1);
+        t = find(c, name + sizeof prefix - 1);
     return t;
 }
 
 enum status checkpoint_file(struct checkpoint *c, const struct tensor *t, int *fd, uint64_t *offset,
                             struct buf *why)
 {
-    return safetensors_file(c->safetensors, t, fd, offset, why);
+    return c->gguf ? gguf_tensors_file(c->gguf, t, fd, offset, why)
+                   : safetensors_file(c->safetensors, t, fd, offset, why);
 }

@@ -376,6 +376,12 @@ const struct tensor *safetensors_find(const struct safetensors *st, const char *
     return bsearch(&want, st->tensors, st->n_tensors, sizeof want, compare_tensors);
 }
 
+const struct tensor *safetensors_all(const struct safetensors *st, uint32_t *n)
+{
+    *n = st->n_tensors;
+    return st->tensors;
+}
+
 enum status safetensors_file(struct safetensors *st, const struct tensor *t, int *fd,
                              uint64_t *offset, struct buf *why)
 {

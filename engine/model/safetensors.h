@@ -34,5 +34,7 @@ NODISCARD enum status safetensors_file(struct safetensors *st, const struct tens
                                        uint64_t *offset, struct buf *why);
 /* Returns NULL if no tensor has that name. */
 const struct tensor *safetensors_find(const struct safetensors *st, const char *name);
+/* All tensors [*n], sorted by name. */
+const struct tensor *safetensors_all(const struct safetensors *st, uint32_t *n);
 
 #endif

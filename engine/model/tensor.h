@@ -57,4 +57,15 @@ static inline enum dtype tensor_dtype(const struct tensor *t)
     return t->codec ? DTYPE_F32 : t->dtype;
 }
 
+/* Whether the tensor is quantized: a codec whose file has less than 16 bits for an element. Other
+ * codecs only reorder or convert floats. */
+static inline int tensor_is_quantized(const struct tensor *t)
+{
+    uint64_t n = 1;
+
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        n *= t->shape[i];
+    return t->codec && t->n_bytes < 2 * n;
+}
+
 #endif

@@ -36,6 +36,10 @@ static void hash_content(struct loader *l)
             hash_add(&h, job->tensor->name, strlen(job->tensor->name) + 1);
         else
             hash_add(&h, &job->seed, sizeof job->seed);
+        if (weights_is_coded(job)) { /* no float type has such a number */
+            shape[2] = 100 + job->tensor->code_bits;
+            hash_add(&h, &job->tensor->code_group, sizeof job->tensor->code_group);
+        }
         hash_add(&h, shape, sizeof shape);
         hash_add(&h, l->crcs + job->first_task, weights_n_tasks(job) * sizeof *l->crcs);
     }
@@ -70,6 +74,17 @@ static void warn_of_nonfinite(const struct loader *l)
                   "n_tensors_with_nan_or_infinity=%u dir=\"%s\"", n_tensors, l->config->dir);
 }
 
+/* Without a quantized tensor, "as stored" is the same as no quantization. */
+static void resolve_quantization(const struct loader *l)
+{
+    bool quantized = false;
+
+    for (uint32_t i = 0; i < l->n_jobs && !quantized; i++)
+        quantized = l->jobs[i].tensor && tensor_is_quantized(l->jobs[i].tensor);
+    if (!quantized && quantization_is_as_stored(l->w->quantization))
+        l->w->quantization = (struct quantization){0};
+}
+
 enum status weights_load(struct weights *w, const struct weights_config *config, struct buf *why)
 {
     struct loader l = {.config = config, .w = w, .why = why};
@@ -86,6 +101,7 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         l.crcs = calloc(l.n_tasks, sizeof *l.crcs);
         l.n_nonfinite = calloc(l.n_tasks, sizeof *l.n_nonfinite);
         s = l.crcs && l.n_nonfinite ? OK : buf_why(why, ERR_NOMEM, "out of memory");
+        resolve_quantization(&l);
     }
     if (s == OK)
         s = is_host ? weights_load_host(&l) : weights_load_upload(&l);
@@ -96,8 +112,7 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         hash_content(&l);
         warn_of_nonfinite(&l);
     }
-    if (s == OK && (config->quantization.group || !is_host)) { /* all weights are packed: release
-                                                                  its pages */
+    if (s == OK && !l.uses_file) { /* all weights are packed: release its pages */
         checkpoint_close(w->file);
         w->file = NULL;
     }
@@ -116,13 +131,15 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
     if (group != 0 && group != 32 && group != 128)
         return buf_why(why, ERR_INVALID, "{quantization_group} %u is unknown; 32 and 128 are known",
                        group);
-    if (!strcmp(name, "int8"))
+    if (!strcmp(name, "auto"))
+        *out = (struct quantization){.dtype = DTYPE_A8};
+    else if (!strcmp(name, "int8"))
         *out = (struct quantization){DTYPE_I8, group ? group : GROUP_I8};
     else if (!strcmp(name, "int4"))
         *out = (struct quantization){DTYPE_I4, group ? group : GROUP_I4};
     else if (strcmp(name, "none") != 0)
         return buf_why(why, ERR_INVALID,
-                       "{quantization} %s is unknown; none, int8 and int4 are known", name);
+                       "{quantization} %s is unknown; auto, none, int8 and int4 are known", name);
     return OK;
 }
 

@@ -5,9 +5,15 @@
  * layers' products the requested type, and the embedding and the output layer 8 bits: a tied model
  * has both in one packed weight. Norms and biases stay f32.
  *
+ * As stored, the tensors that fill a weight decide its type, and the embedding's its own. Codes with
+ * a scale and an offset per group become A8 or A4, with the numbers of the file. Tensors quantized
+ * in another way become I8 in groups of 32. Plain floats keep the float type, as does a weight that
+ * mixes them with quantized tensors.
+ *
  * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
- * Errors  ERR_INVALID a tensor is missing or has another shape than config.json says;
+ * Errors  ERR_INVALID a tensor is missing or has another shape than the configuration
+ *         says;
  *         ERR_UNSUPPORTED a dtype; ERR_NOMEM.
  * Units   bytes, elements. */
 #ifndef TARN_ENGINE_MODEL_WEIGHTS_H
@@ -20,26 +26,33 @@
 #include "engine/model/model.h"
 #include "kernels/device.h"
 
-/* Quantization of weights while they are loaded. */
+/* Quantization of weights while they are loaded. With group 0 nothing is quantized: the weights are
+ * floats, decoded where the checkpoint is quantized, or, with dtype DTYPE_A8, as stored. */
 struct quantization {
     enum dtype dtype; /* of the layers' products: DTYPE_I8 or DTYPE_I4 */
-    uint32_t group;   /* elements that share a scale, 32 or 128; 0: not quantized, dtype unused */
+    uint32_t group;   /* elements that share a scale: 32 or 128 */
 };
+
+static inline bool quantization_is_as_stored(struct quantization q)
+{
+    return q.group == 0 && q.dtype == DTYPE_A8;
+}
 
 struct weights {
     struct device *device;
     void *layers;               /* [n_layers], a struct of the family's */
     const struct weight *first; /* that a step multiplies first */
-    struct weight embedding;    /* [V, D]: floats row-major, not packed; I8 packed, and the same
-                                     memory as output when the model is tied */
+    struct weight embedding;    /* [V, D]: floats row-major, not packed; I8 and A8 packed, and the
+                                     same memory as output when the model is tied */
     enum dtype dtype;           /* the float type: of every packed weight unless quantized */
-    struct quantization quantization;
-    float *final_norm;      /* [D] */
-    float *final_norm_bias; /* [D]; NULL: none */
-    struct weight output;   /* [V, D]; data is NULL with no_output, unless it is the embedding */
+    struct quantization quantization; /* not "as stored" where no tensor is quantized */
+    float *final_norm;                /* [D] */
+    float *final_norm_bias;           /* [D]; NULL: none */
+    struct weight output; /* [V, D]; data is NULL with no_output, unless it is the embedding */
     uint64_t n_params;
     uint64_t n_bytes;         /* device memory taken */
-    uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded */
+    uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded: codes,
+                                 scales and offsets of A8 and A4, floats of all others */
 
     struct checkpoint *file; /* NULL once no weight lies in a mapped file */
     void **owned;            /* every device allocation, for weights_free() */
@@ -63,7 +76,7 @@ NODISCARD enum status weights_load(struct weights *w, const struct weights_confi
 /* Read the type in which the checkpoint stores the embedding table; BF16 for a quantized one. */
 NODISCARD enum status weights_stored_dtype(const struct model_config *m, const char *dir,
                                            enum dtype *out, struct buf *why);
-/* Parse "none", "int8" or "int4"; group is 32, 128, or 0 for the default of that type. */
+/* Parse "auto" (as stored), "none", "int8" or "int4"; group is 32, 128, or 0 for the default of that type. */
 NODISCARD enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
                                          struct buf *why);
 void weights_free(struct weights *w); /* also fine on a zeroed struct */

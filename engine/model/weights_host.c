@@ -10,6 +10,8 @@
 /* NaN and infinity are the numbers whose exponent has all bits set. The count goes over blocks of a
  * fixed size, so that the compiler uses vector instructions. */
 #define N_PER_BLOCK 256
+/* Numbers from here on are infinite in f16. */
+#define F16_END 65520.0f
 
 struct any_16 { /* may have any alignment */
     uint16_t v;
@@ -67,6 +69,36 @@ void weights_check_rows(const struct loader *l, const struct job *job, uint32_t 
 
     l->crcs[task] = hash_crc32c(0, src, n * dtype_bytes(dtype));
     l->n_nonfinite[task] = (uint32_t)weights_count_nonfinite(dtype, src, n);
+}
+
+struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32_t n_rows,
+                                     unsigned char *memory)
+{
+    size_t n = (size_t)n_rows * weights_n_code_groups(job);
+    struct coded_rows r = {.scales = (float *)(void *)memory};
+
+    r.offsets = r.scales + n;
+    r.codes = (uint8_t *)(r.offsets + n);
+    job->tensor->codec->read_codes(job->tensor, row, n_rows, r.codes, r.scales, r.offsets);
+    return r;
+}
+
+void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
+                         const struct coded_rows *rows, uint32_t n_rows)
+{
+    uint32_t n_groups = weights_n_code_groups(job), group = job->tensor->code_group, n_bad = 0;
+    size_t n = (size_t)n_rows * n_groups;
+    uint32_t crc = hash_crc32c(0, rows->codes, (size_t)n_rows * job->k);
+
+    crc = hash_crc32c(crc, rows->scales, n * sizeof(float));
+    l->crcs[task] = hash_crc32c(crc, rows->offsets, n * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
+        uint32_t k = (uint32_t)(i % n_groups) * group;
+
+        if (!(fabsf(rows->scales[i]) < F16_END && fabsf(rows->offsets[i]) < F16_END))
+            n_bad += job->k - k < group ? job->k - k : group;
+    }
+    l->n_nonfinite[task] = n_bad;
 }
 
 static uint64_t mix(uint64_t x)
@@ -179,6 +211,21 @@ static enum status run_rows(struct loader *l, const struct job *job, uint32_t ta
     return OK;
 }
 
+static enum status run_coded(struct loader *l, const struct job *job, uint32_t task, uint32_t row,
+                             uint32_t n_rows)
+{
+    unsigned char *memory = malloc(n_rows * weights_source_row_bytes(job));
+
+    if (!memory)
+        return ERR_NOMEM;
+    struct coded_rows rows = weights_read_codes(job, row, n_rows, memory);
+    weights_check_codes(l, job, task, &rows, n_rows);
+    pack_affine_rows(job->w, job->n0 + row, rows.codes, rows.scales, rows.offsets,
+                     job->tensor->code_group, n_rows);
+    free(memory);
+    return OK;
+}
+
 static enum status run_decoded(struct loader *l, const struct job *job, uint32_t task, uint32_t row,
                                uint32_t n_rows)
 {
@@ -202,7 +249,9 @@ static void run_task(void *arg, uint32_t task)
     const unsigned char *data = job->tensor ? job->tensor->data : NULL;
     enum status s;
 
-    if (job->tensor && job->tensor->codec)
+    if (weights_is_coded(job))
+        s = run_coded(l, job, task, row, n_rows);
+    else if (job->tensor && job->tensor->codec)
         s = run_decoded(l, job, task, row, n_rows);
     else
         s = run_rows(l, job, task, row, n_rows,

@@ -36,11 +36,15 @@ struct job {
     uint32_t first_task;
 };
 
+struct weights_measure;
+
 struct loader {
     const struct weights_config *config;
     struct weights *w;
+    struct weights_measure *measure; /* NULL: load; else nothing is allocated or read */
     struct buf *why;
     const char *embedding; /* name of its tensor, once planned */
+    bool uses_file;        /* a weight lies in the mapped file */
     struct job *jobs;
     uint32_t n_jobs, cap;
     uint32_t n_tasks;
@@ -66,10 +70,34 @@ uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, siz
 void weights_check_rows(const struct loader *l, const struct job *job, uint32_t task,
                         const unsigned char *src, uint32_t n_rows);
 
+/* Whether a job's rows are read as codes. */
+static inline bool weights_is_coded(const struct job *job)
+{
+    return job->w && dtype_is_affine(job->w->dtype);
+}
+
+/* Rows of a coded job, in memory of n_rows * weights_source_row_bytes(). */
+struct coded_rows {
+    float *scales, *offsets; /* [n_rows, groups] */
+    uint8_t *codes;          /* [n_rows, k] */
+};
+struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32_t n_rows,
+                                     unsigned char *memory);
+/* weights_check_rows() for codes: the count is of elements whose scale or offset is no finite f16. */
+void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
+                         const struct coded_rows *rows, uint32_t n_rows);
+
+static inline uint32_t weights_n_code_groups(const struct job *job)
+{
+    return (job->k - 1) / job->tensor->code_group + 1;
+}
+
 /* Bytes of one row as the loader reads it: decoded, where the tensor has a codec; of a dummy tensor,
- * as if it were stored in job->dtype. */
+ * as if it were stored in job->dtype. Coded rows are multiples of 4 bytes. */
 static inline size_t weights_source_row_bytes(const struct job *job)
 {
+    if (weights_is_coded(job))
+        return ((size_t)job->k + 3) / 4 * 4 + weights_n_code_groups(job) * 2 * sizeof(float);
     return (job->k ? job->k : 1) *
            dtype_bytes(job->tensor ? tensor_dtype(job->tensor) : job->dtype);
 }

@@ -7,10 +7,15 @@
 #include <string.h>
 
 #include "engine/model/weights_load.h"
+#include "engine/model/weights_measure.h"
 #include "kernels/pack.h"
 
 /* Alignment of the weights of experts: that of an allocation on a GPU. */
 #define EXPERT_ALIGN 256
+
+/* Group of int8 weights made of tensors that are quantized, but not to codes. Their own groups are
+ * of any size; small ones add the least error. */
+#define GROUP_OTHER_CODES 32
 
 const struct model_config *plan_model(const struct loader *l)
 {
@@ -33,8 +38,12 @@ void plan_first_product(struct loader *l, const struct weight *w)
 static void *own(struct loader *l, size_t n_bytes)
 {
     struct weights *w = l->w;
-    void *p = device_alloc(w->device, n_bytes);
 
+    if (l->measure) {
+        w->n_bytes += n_bytes;
+        return l->measure->nowhere;
+    }
+    void *p = device_alloc(w->device, n_bytes);
     if (!p)
         return NULL;
     if (w->n_owned == w->owned_cap) {
@@ -52,8 +61,8 @@ static void *own(struct loader *l, size_t n_bytes)
     return p;
 }
 
-static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
-                               const struct tensor **out)
+static enum status check_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                                const struct tensor **out)
 {
     const struct tensor *t;
     uint32_t n_dims = cols ? 2 : 1;
@@ -72,11 +81,22 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
                        name, t->dtype_name);
     if (t->n_dims != n_dims || t->shape[0] != rows || (cols && t->shape[1] != cols))
         return buf_why(l->why, ERR_INVALID,
-                       "tensor %s has another shape than config.json says "
+                       "tensor %s has another shape than the configuration says "
                        "(wanted [%u%s%.0u])",
                        name, rows, cols ? ", " : "", cols);
     *out = t;
     return OK;
+}
+
+static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                               const struct tensor **out)
+{
+    enum status s = check_tensor(l, name, rows, cols, out);
+
+    if (s == OK || !l->measure || (s != ERR_INVALID && s != ERR_UNSUPPORTED))
+        return s;
+    weights_measure_fault(l);
+    return OK; /* the plan goes on, as if the weight were random */
 }
 
 static enum status add_job(struct loader *l, struct job job)
@@ -113,16 +133,59 @@ static enum status no_memory(struct loader *l)
                    (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
-/* A weight in type `quantized` if quantization is on, else in the float type; without memory. */
-static struct weight describe_weight(const struct loader *l, uint32_t n, uint32_t k,
-                                     enum dtype quantized)
+/* How the tensors that fill one weight are stored. */
+struct stored {
+    uint32_t n_plain, n_quantized, n_codes; /* n_codes of n_quantized have codes */
+    uint32_t bits, group;                   /* most bits; a group that divides all others */
+};
+
+static void stored_add(struct stored *s, const struct tensor *t)
 {
-    uint32_t group = l->config->quantization.group;
-    struct weight w = {.dtype = group ? quantized : l->config->dtype,
+    if (!t || !tensor_is_quantized(t)) {
+        s->n_plain++;
+        return;
+    }
+    s->n_quantized++;
+    if (!t->code_bits || !t->code_group || t->code_group % 32)
+        return;
+    if (s->n_codes++ == 0)
+        s->group = 128;
+    s->bits = t->code_bits > s->bits ? t->code_bits : s->bits;
+    s->group = t->code_group % 128 ? 32 : s->group;
+}
+
+/* The quantization of a weight: `asked` (its group is 0 for floats), or as stored. */
+static struct quantization choose_quantization(const struct loader *l, struct quantization asked,
+                                               const struct stored *s)
+{
+    if (!quantization_is_as_stored(l->config->quantization))
+        return asked;
+    if (s->n_plain || !s->n_quantized)
+        return (struct quantization){0};
+    if (s->n_codes < s->n_quantized)
+        return (struct quantization){DTYPE_I8, GROUP_OTHER_CODES};
+    return (struct quantization){s->bits > 4 ? DTYPE_A8 : DTYPE_A4, s->group};
+}
+
+/* choose_quantization() for the embedding or the output layer, which int4 gives 8 bits. */
+static struct quantization choose_table_quantization(const struct loader *l, const struct tensor *t)
+{
+    struct stored s = {0};
+
+    stored_add(&s, t);
+    return choose_quantization(l, (struct quantization){DTYPE_I8, l->config->quantization.group},
+                               &s);
+}
+
+/* A weight without memory. */
+static struct weight describe_weight(const struct loader *l, uint32_t n, uint32_t k,
+                                     struct quantization q)
+{
+    struct weight w = {.dtype = q.group ? q.dtype : l->config->dtype,
                        .layout = device_weight_layout(l->w->device),
                        .n = n,
                        .k = k,
-                       .group = group};
+                       .group = q.group};
 
     if (w.layout == WEIGHT_ROWS)
         w.stride = pack_row_stride(k);
@@ -130,9 +193,9 @@ static struct weight describe_weight(const struct loader *l, uint32_t n, uint32_
 }
 
 static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
-                                enum dtype quantized)
+                                struct quantization q)
 {
-    *w = describe_weight(l, n, k, quantized);
+    *w = describe_weight(l, n, k, q);
     w->data = own(l, pack_weight_bytes(w));
     return w->data ? OK : no_memory(l);
 }
@@ -165,13 +228,20 @@ static enum status add_vec(struct loader *l, float *vec, uint32_t n, const char 
 enum status plan_product(struct loader *l, struct weight *w, float **bias, uint32_t k,
                          const char *prefix, const struct plan_part *parts, uint32_t n_parts)
 {
+    const struct tensor *t;
+    struct stored stored = {0};
     char name[160];
     uint32_t n = 0, n0 = 0;
-    enum status s;
+    enum status s = OK;
 
-    for (uint32_t i = 0; i < n_parts; i++)
+    for (uint32_t i = 0; s == OK && i < n_parts; i++) {
         n += parts[i].rows;
-    s = alloc_weight(l, w, n, k, l->config->quantization.dtype);
+        snprintf(name, sizeof name, "%s%s.weight", prefix, parts[i].name);
+        s = find_tensor(l, name, parts[i].rows, k, &t);
+        stored_add(&stored, t);
+    }
+    if (s == OK)
+        s = alloc_weight(l, w, n, k, choose_quantization(l, l->config->quantization, &stored));
     if (s == OK && bias)
         s = alloc_vec(l, bias, n);
     for (uint32_t i = 0; s == OK && i < n_parts; i++) {
@@ -191,10 +261,8 @@ enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const ch
 {
     char name[160];
 
-    *w = (struct weight){
-        .dtype = DTYPE_F32, .layout = device_weight_layout(l->w->device), .n = part->rows, .k = k};
-    if (w->layout == WEIGHT_ROWS)
-        w->stride = pack_row_stride(k);
+    *w = describe_weight(l, part->rows, k, (struct quantization){0});
+    w->dtype = DTYPE_F32;
     w->data = own(l, pack_weight_bytes(w));
     if (!w->data)
         return no_memory(l);
@@ -205,14 +273,13 @@ enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const ch
     return s;
 }
 
-/* Describe the weights of n experts and allocate them together. */
+/* Allocate the weights of n experts, which all have the type of w, together. */
 static enum status alloc_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
-                                 uint32_t n, uint32_t rows, uint32_t k)
+                                 uint32_t n, struct weight w)
 {
-    struct weight w = describe_weight(l, rows, k, l->config->quantization.dtype);
-
     *expert_bytes = (pack_weight_bytes(&w) + EXPERT_ALIGN - 1) / EXPERT_ALIGN * EXPERT_ALIGN;
     unsigned char *data = own(l, n * *expert_bytes);
+
     if (!data)
         return no_memory(l);
     for (uint32_t i = 0; i < n; i++) {
@@ -222,21 +289,57 @@ static enum status alloc_experts(struct loader *l, struct weight *each, size_t *
     return OK;
 }
 
-enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes, uint32_t n,
-                         uint32_t k, const char *prefix, const char *experts,
-                         const struct plan_part *parts, uint32_t n_parts)
-{
+/* A tensor of an expert, and its rows [n0, n0 + rows) of the weight. */
+struct expert_part {
+    uint32_t expert, n0, rows;
     char name[160];
-    uint32_t rows = 0;
+};
 
-    for (uint32_t i = 0; i < n_parts; i++)
-        rows += parts[i].rows;
-    enum status s = alloc_experts(l, each, expert_bytes, n, rows, k);
-    for (uint32_t e = 0; s == OK && e < n; e++)
-        for (uint32_t i = 0, n0 = 0; s == OK && i < n_parts; n0 += parts[i++].rows) {
-            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
-            s = add_rows(l, &each[e], n0, parts[i].rows, name);
-        }
+static struct expert_part expert_part_of(const struct plan_experts *p, uint32_t expert, uint32_t i)
+{
+    struct expert_part part = {.expert = expert, .rows = p->parts[i].rows};
+
+    for (uint32_t j = 0; j < i; j++)
+        part.n0 += p->parts[j].rows;
+    snprintf(part.name, sizeof part.name, "%s%s.%u.%s.weight", p->prefix, p->experts, expert,
+             p->parts[i].name);
+    return part;
+}
+
+/* Choose one type for all experts. */
+static enum status choose_of_experts(struct loader *l, const struct plan_experts *p,
+                                     struct quantization *out)
+{
+    struct stored stored = {0};
+    enum status s = OK;
+
+    for (uint32_t i = 0; s == OK && i < p->n * p->n_parts; i++) {
+        struct expert_part part = expert_part_of(p, i / p->n_parts, i % p->n_parts);
+        const struct tensor *t;
+
+        s = find_tensor(l, part.name, part.rows, p->k, &t);
+        stored_add(&stored, t);
+    }
+    *out = choose_quantization(l, l->config->quantization, &stored);
+    return s;
+}
+
+enum status plan_experts(struct loader *l, const struct plan_experts *p, struct weight *each,
+                         size_t *expert_bytes)
+{
+    struct quantization q;
+    uint32_t rows = 0;
+    enum status s = choose_of_experts(l, p, &q);
+
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        rows += p->parts[i].rows;
+    if (s == OK)
+        s = alloc_experts(l, each, expert_bytes, p->n, describe_weight(l, rows, p->k, q));
+    for (uint32_t i = 0; s == OK && i < p->n * p->n_parts; i++) {
+        struct expert_part part = expert_part_of(p, i / p->n_parts, i % p->n_parts);
+
+        s = add_rows(l, &each[part.expert], part.n0, part.rows, part.name);
+    }
     return s;
 }
 
@@ -280,11 +383,15 @@ enum status plan_norm_bias(struct loader *l, float **vec, uint32_t n, const char
     return add_norm_bias(l, vec, n, tensor);
 }
 
-/* Plan the embedding as a weight of its own, or as the output layer's weight if they are tied. */
-static enum status add_packed_embedding(struct loader *l, struct job job)
+/* Plan the embedding as a weight of its own, or as the output layer's weight if they are tied. No
+ * device reads rows of 4 bits. */
+static enum status add_packed_embedding(struct loader *l, struct job job, struct quantization q)
 {
     struct weight *w = l->config->model->tied ? &l->w->output : &l->w->embedding;
-    enum status s = alloc_weight(l, w, job.n_rows, job.k, DTYPE_I8);
+
+    if (q.dtype == DTYPE_A4)
+        q.dtype = DTYPE_A8;
+    enum status s = alloc_weight(l, w, job.n_rows, job.k, q);
 
     l->w->embedding = *w;
     job.w = w;
@@ -304,6 +411,7 @@ static enum status add_embedding_table(struct loader *l, struct job job)
     if (job.tensor && !job.tensor->codec && job.tensor->dtype == t &&
         (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
         embedding->data = job.tensor->data;
+        l->uses_file = true;
         return m->tied ? OK : add_job(l, job); /* only for its CRC */
     }
     embedding->data = job.table = own(l, (size_t)m->n_vocab * m->dim * dtype_bytes(t));
@@ -323,20 +431,23 @@ enum status plan_embedding(struct loader *l, const char *tensor)
     if (s != OK)
         return s;
     l->embedding = tensor;
-    if (l->config->quantization.group)
-        return add_packed_embedding(l, job);
+    struct quantization q = choose_table_quantization(l, job.tensor);
+    if (q.group)
+        return add_packed_embedding(l, job, q);
     if (!packs)
         return add_embedding_table(l, job);
     if (m->tied &&
         job.tensor) /* plan_output() adds the job, so that the jobs have the order of a host
                        device */
         return OK;
-    return add_packed_embedding(l, job);
+    return add_packed_embedding(l, job, q);
 }
 
 enum status plan_output(struct loader *l, const char *norm, const char *head)
 {
     const struct model_config *m = l->config->model;
+    const char *name = m->tied ? l->embedding : head;
+    const struct tensor *t = NULL;
     struct weights *w = l->w;
     enum status s = add_norm(l, &w->final_norm, m->dim, norm);
 
@@ -347,7 +458,9 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
     if (s == OK && l->config->no_output && w->embedding.data)
         return OK;
     if (s == OK)
-        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
+        s = find_tensor(l, name, m->n_vocab, m->dim, &t);
+    if (s == OK)
+        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, choose_table_quantization(l, t));
     if (s != OK)
         return s;
     if (!w->embedding.data)
@@ -356,5 +469,5 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
         /* pack_tied_dummy() packs it later from the generated table. */
         return OK;
     }
-    return add_rows(l, &w->output, 0, m->n_vocab, m->tied ? l->embedding : head);
+    return add_rows(l, &w->output, 0, m->n_vocab, name);
 }

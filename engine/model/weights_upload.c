@@ -189,24 +189,46 @@ struct pack_job {
     const struct slot *p;
 };
 
+/* Zero the rows' bytes, since elements beyond K are 0. Returns where the elements begin. */
+static unsigned char *clear_rows(const struct slot *p, const struct weight *w, uint32_t row,
+                                 uint32_t n_rows)
+{
+    struct pack_range ranges[2];
+    uint32_t n_ranges = pack_row_ranges(w, row, n_rows, ranges);
+
+    for (uint32_t i = 0; i < n_ranges; i++)
+        memset(p->out + ranges[i].offset, 0, ranges[i].n_bytes);
+    return p->out + ranges[0].offset;
+}
+
+static void pack_coded(const struct pack_job *j, uint32_t task, uint32_t row, uint32_t n_rows,
+                       unsigned char *memory)
+{
+    const struct job *job = j->p->job;
+    struct weight w = piece_weight(j->p);
+    struct coded_rows rows = weights_read_codes(job, j->p->row + row, n_rows, memory);
+
+    weights_check_codes(j->l, job, task, &rows, n_rows);
+    clear_rows(j->p, &w, row, n_rows);
+    pack_affine_rows(&w, row, rows.codes, rows.scales, rows.offsets, job->tensor->code_group,
+                     n_rows);
+}
+
 static void pack_matrix(const struct slot *p, uint32_t row, uint32_t n_rows, unsigned char *src)
 {
     const struct job *job = p->job;
     struct weight w = piece_weight(p);
-    struct pack_range ranges[2];
-    uint32_t n_ranges = pack_row_ranges(&w, row, n_rows, ranges);
+    unsigned char *out = clear_rows(p, &w, row, n_rows);
 
-    for (uint32_t i = 0; i < n_ranges; i++) /* elements beyond K are 0 */
-        memset(p->out + ranges[i].offset, 0, ranges[i].n_bytes);
     if (w.group && !job->tensor)
         weights_make_rows(job, p->row + row, n_rows, src, job->k);
     if (w.group)
         pack_quantize_rows(&w, row, job->tensor ? tensor_dtype(job->tensor) : job->dtype, src,
                            n_rows);
     else if (!job->tensor)
-        weights_make_rows(job, p->row + row, n_rows, p->out + ranges[0].offset, w.stride);
+        weights_make_rows(job, p->row + row, n_rows, out, w.stride);
     else if (tensor_dtype(job->tensor) != w.dtype)
-        weights_convert_rows(job, src, n_rows, p->out + ranges[0].offset, w.stride);
+        weights_convert_rows(job, src, n_rows, out, w.stride);
     else
         pack_rows(&w, row, src, n_rows);
 }
@@ -220,11 +242,16 @@ static void pack_task(void *arg, uint32_t task)
     uint32_t n_rows = p->n_rows - row < CHUNK_ROWS ? p->n_rows - row : CHUNK_ROWS;
     size_t row_bytes = weights_source_row_bytes(job);
     unsigned char *src = p->in + row * row_bytes;
+    uint32_t task_of_all = job->first_task + p->row / CHUNK_ROWS + task;
 
+    if (weights_is_coded(job)) {
+        pack_coded(j, task_of_all, row, n_rows, src);
+        return;
+    }
     if (job->tensor && job->tensor->codec)
         job->tensor->codec->read_rows(job->tensor, p->row + row, n_rows, (float *)(void *)src);
     if (job->tensor)
-        weights_check_rows(j->l, job, job->first_task + p->row / CHUNK_ROWS + task, src, n_rows);
+        weights_check_rows(j->l, job, task_of_all, src, n_rows);
     if (job->vec)
         weights_make_vec(job, src, n_rows, (float *)(void *)p->out + row);
     else if (!is_as_stored(job))

@@ -28,6 +28,8 @@ struct attn_job {
     uint32_t dim_padded; /* dim rounded up to whole panels; the stride of a task's results */
     uint32_t n_tasks;
     uint32_t task_queries; /* most queries of a task */
+    size_t scales_at;      /* bytes from a head's elements to its scales, if any */
+    uint32_t type;         /* the place of the KV's type among the kernels */
     bool keeps_tiles;      /* attention_tiles(): p->out receives tiles instead of results */
     bool amx;              /* the kernel of matrix tiles, which has no windows and soft caps */
 };

@@ -307,6 +307,44 @@ static void store_v_pair(void *v, uint32_t offset, const float *x, const float *
 /* Largest head size of rope_kv; attention's limit is the device's max_head_dim. */
 #define ROPE_DIM_MAX 1024
 
+/* Round a head to bytes; returns the scale. */
+static float round_head(enum dtype t, unsigned char *out, const float *x, uint32_t dim)
+{
+    vf max = v_set1(0);
+    vi bad = v_set1_i32(0);
+
+    for (uint32_t i = 0; i < dim; i += VW) {
+        vf mag = (vf)((vu)v_load_n(x + i, min_u32(dim - i, VW)) & 0x7fffffffu);
+
+        max = v_max(max, mag);
+        bad |= ~(mag < INFINITY);
+    }
+    struct kv_scale s = kv_scale_of(t, v_largest(v_select(bad, v_set1(NAN), max)));
+    for (uint32_t i = 0; i < dim; i += VW) {
+        uint32_t n = min_u32(dim - i, VW);
+        vu q = v_round_byte(t, v_load_n(x + i, n) * s.inverse);
+
+        for (uint32_t j = 0; j < n; j++)
+            out[i + j] = s.inverse > 0 ? (unsigned char)q[j] : 0;
+    }
+    return s.scale;
+}
+
+/* Store a head of K or V of one token in bytes. */
+static void store_scaled(const struct kv_pool *p, unsigned char *head, int v, uint32_t offset,
+                         const float *x)
+{
+    uint32_t dim = p->head_dim;
+    unsigned char q[ROPE_DIM_MAX];
+    float scale = round_head(p->layout.dtype, q, x, dim);
+
+    memcpy(head + kv_elements_bytes(p) + offset * sizeof(scale), &scale, sizeof(scale));
+    if (v)
+        memcpy(head + (size_t)offset * dim, q, dim);
+    for (uint32_t i = 0; !v && i < dim; i++)
+        head[(size_t)i * KV_BLOCK_TOKENS + offset] = q[i];
+}
+
 /* Whether rows t and t + 1 fill one pair of V. */
 static bool rope_is_pair(const struct rope_kv_params *p, uint32_t t, uint32_t end)
 {
@@ -337,9 +375,12 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 
             rotate(head, p->k + at, cos_sin, half);
             memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
-            store_k(p->pool.layout.dtype,
-                    kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g),
-                    p->slot_offset[t], head, dim);
+            unsigned char *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g);
+
+            if (p->pool.layout.scale_group)
+                store_scaled(&p->pool, to, 0, p->slot_offset[t], head);
+            else
+                store_k(p->pool.layout.dtype, to, p->slot_offset[t], head, dim);
         }
     }
     for (uint32_t t = begin, n; t < end; t += n) {
@@ -348,7 +389,9 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
             const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
             void *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 1, g);
 
-            if (n == 2)
+            if (p->pool.layout.scale_group)
+                store_scaled(&p->pool, to, 1, p->slot_offset[t], v);
+            else if (n == 2)
                 store_v_pair(to, p->slot_offset[t], v, v + p->qkv_stride, dim);
             else
                 store_v(p->pool.layout.dtype, to, p->slot_offset[t], v, dim);

@@ -31,7 +31,7 @@ static double dot_key(const struct attention_params *p, const float *q, const vo
     double sum = 0;
 
     for (uint32_t i = 0; i < p->pool.head_dim; i++)
-        sum += (double)q[i] * dtype_load(p->pool.layout.dtype, k, kv_k_index(&p->pool, i, offset));
+        sum += (double)q[i] * kv_load(&p->pool, k, 0, i, offset);
     sum *= p->scale;
     return p->soft_cap > 0 ? p->soft_cap * tanh(sum / p->soft_cap) : sum;
 }
@@ -74,7 +74,7 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
                 continue;
             const void *v = kv_at(&p->pool, block, p->layer, 1, g);
 
-            sum += score[j] * dtype_load(p->pool.layout.dtype, v, kv_v_index(&p->pool, i, off));
+            sum += score[j] * kv_load(&p->pool, v, 1, i, off);
         }
         out[i] = total == 0 ? 0 : (float)(sum / total);
     }
@@ -87,8 +87,6 @@ enum status ref_attention(struct device *d, struct stream *s, const struct atten
 {
     (void)d;
     (void)s;
-    if (p->pool.layout.scale_group)
-        return ERR_UNSUPPORTED;
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct attn_seq *seq = &p->seqs[i];

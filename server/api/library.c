@@ -127,7 +127,7 @@ static enum status open_files(struct library *l, struct buf *why)
 static enum status open_embedder(struct library *l, struct buf *why)
 {
     const struct config *c = l->srv->config;
-    struct embedder_config config = {.dtype = "auto", .quantization = "none"};
+    struct embedder_config config = {.dtype = "auto", .quantization = "auto"};
     struct buf dir;
 
     if (!c->embedding_model || !c->embedding_model[0])

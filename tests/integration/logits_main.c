@@ -2,7 +2,7 @@
  *
  *   tarn-logits MODEL_DIR IDS_FILE OUT_FILE [--dtype T] [--kv-dtype T] [--chunk N] [--threads N]
  *               [--device ref|cpu|cuda] [--cpu-variant V] [--span-ends A,B,...]
- *               [--quantization none|int8|int4] [--quantization-group N]
+ *               [--quantization auto|none|int8|int4] [--quantization-group N]
  *
  * IDS_FILE holds token ids separated by white space; OUT_FILE gets raw little-endian float32
  * [n_ids, vocab]; the name of the kernel set goes to stdout. A test program: references in other
@@ -35,6 +35,8 @@ static enum dtype dtype_of(const char *name, enum dtype otherwise)
 {
     if (!name)
         return otherwise;
+    if (!strcmp(name, "int8") || !strcmp(name, "fp8")) /* of KV only */
+        return !strcmp(name, "int8") ? DTYPE_I8 : DTYPE_F8;
     return !strcmp(name, "bf16") ? DTYPE_BF16 : !strcmp(name, "f16") ? DTYPE_F16 : DTYPE_F32;
 }
 

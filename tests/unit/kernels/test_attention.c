@@ -78,9 +78,9 @@ static void head_sizes_on(struct device *d)
 {
     static const uint32_t dims[] = {2, 8, 16, 20, 34, 64, 80, 96, 128, 256};
 
-    for (int t = 0; t < DTYPE_FLOATS; t++)
+    for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
         for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
-            struct world w = {.dtype = (enum dtype)t,
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = 4,
                               .n_kv_heads = 2,
                               .dim = dims[i],
@@ -103,9 +103,9 @@ static void groupings_on(struct device *d)
     static const uint32_t heads[][2] = {{1, 1}, {2, 2}, {3, 3}, {6, 2},  {8, 2},  {5, 1},  {12, 2},
                                         {7, 1}, {8, 1}, {9, 1}, {11, 1}, {12, 1}, {14, 1}, {50, 1}};
 
-    for (int t = 0; t < DTYPE_FLOATS; t++)
+    for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
         for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
-            struct world w = {.dtype = (enum dtype)t,
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = heads[i][0],
                               .n_kv_heads = heads[i][1],
                               .dim = 20,
@@ -235,8 +235,8 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
 {
     (void)state;
     for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
-        for (int t = 0; t < DTYPE_FLOATS; t++) {
-            struct world w = {.dtype = (enum dtype)t,
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = 6,
                               .n_kv_heads = 2,
                               .dim = 20,
@@ -254,8 +254,8 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
 /* A key or value that overflowed spoils the rows that see it, and no earlier one. */
 static void spoilt_on(struct device *d)
 {
-    for (int t = 0; t < 2 * DTYPE_FLOATS; t++) {
-        struct world w = {.dtype = (enum dtype)(t / 2),
+    for (size_t t = 0; t < 2 * ARRAY_SIZE(kv_types); t++) {
+        struct world w = {.dtype = kv_types[t / 2],
                           .n_heads = 4,
                           .n_kv_heads = 2,
                           .dim = t % 2 ? 36 : 64,

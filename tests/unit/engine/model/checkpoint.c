@@ -71,6 +71,8 @@ static void add_all(struct checkpoint *c, const struct model_config *m)
     if (!m->tied)
         add_tensor(c, "lm_head.weight", m->n_vocab, m->dim);
     c->header[c->n_header++] = '}';
+    while (c->n_header % 8) /* the data is aligned, as in files of the safetensors library */
+        c->header[c->n_header++] = ' ';
     ASSERT(c->n_header < sizeof c->header);
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/pack.h"
 #include "tests/cuda_emulation/emulation.h"
 #include "tests/unit/engine/model/checkpoint.h"
+#include "tests/unit/engine/model/made_codes.h"
 
 #define CUDA_ERROR_LAUNCH_FAILURE 719
 
@@ -218,6 +219,36 @@ static void a_weight_of_many_pieces_is_put_together_right(void **state)
     checkpoint_remove(dir);
 }
 
+static struct made_kind several_kinds(const char *name)
+{
+    if (strstr(name, "v_proj") || strstr(name, "layers.1.mlp"))
+        return (struct made_kind){MADE_CODES, 8, 32};
+    if (strstr(name, "layers.0.mlp"))
+        return (struct made_kind){.form = MADE_OTHER};
+    if (strstr(name, "layers.0.self_attn.o_proj"))
+        return (struct made_kind){.form = MADE_PLAIN};
+    return (struct made_kind){MADE_CODES, 4, 128};
+}
+
+static void stored_codes_lie_on_the_device_as_a_host_packs_them(void **state)
+{
+    const struct quantization as_stored = {.dtype = DTYPE_A8};
+
+    (void)state;
+    made_rule = several_kinds;
+    for (int tied = 0; tied < 2; tied++) {
+        struct model_config m = odd_model(tied != 0, DTYPE_BF16);
+
+        made_reset();
+        checkpoint_write(dir, &m);
+        check_load(&m, DTYPE_BF16, as_stored, false);
+        check_load(&m, DTYPE_BF16, (struct quantization){DTYPE_I4, 32}, false);
+        check_load(&m, DTYPE_F32, (struct quantization){0}, false);
+    }
+    made_rule = NULL;
+    checkpoint_remove(dir);
+}
+
 /* --- failures --- */
 
 static void a_file_that_shrinks_is_an_error(void **state)
@@ -300,6 +331,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type_lies_on_the_device_as_a_host_packs_it),
         cmocka_unit_test(a_weight_of_many_pieces_is_put_together_right),
+        cmocka_unit_test(stored_codes_lie_on_the_device_as_a_host_packs_them),
         cmocka_unit_test(a_file_that_shrinks_is_an_error),
         cmocka_unit_test(every_failing_call_is_an_error_and_holds_nothing),
         cmocka_unit_test(weights_that_do_not_fit_say_how_much_there_is),
