@@ -690,6 +690,8 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     if (s == OK)
         s = model_config_load(&e->model, e->model_dir, why);
     if (s == OK)
+        s = opening_check_generates(&e->model, why);
+    if (s == OK)
         s = choose_weights(e, why);
     if (s == OK)
         s = open_device(e, why);

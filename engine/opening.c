@@ -41,6 +41,16 @@ enum status opening_kv_dtype(const char *setting, const char *name, enum dtype i
     return s;
 }
 
+enum status opening_check_generates(const struct model_config *m, struct buf *why)
+{
+    if (!m->family->is_encoder)
+        return OK;
+    return buf_why(why, ERR_UNSUPPORTED,
+                   "a model of the family %s is an encoder, which generates no text: it is for "
+                   "{embedding_model}, not for {model}",
+                   m->family->name);
+}
+
 enum status opening_weights(struct weights_config *w, const struct opening *o,
                             const struct model_config *m, const char *dir, struct buf *why)
 {

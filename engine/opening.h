@@ -22,6 +22,8 @@ NODISCARD enum status opening_dtype(const char *setting, const char *name, enum 
 NODISCARD enum status opening_kv_dtype(const char *setting, const char *name, enum dtype if_auto,
                                        const struct device *device, enum dtype *out,
                                        struct buf *why);
+/* Refuse a model that makes no tokens. */
+NODISCARD enum status opening_check_generates(const struct model_config *m, struct buf *why);
 
 struct opening {
     const char *load_format, *dtype, *quantization; /* as engine_config */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/gguf.h"
 #include "engine/model/gguf_tensors.h"
 #include "engine/model/quantized.h"
@@ -52,13 +53,16 @@ static const struct tensor *find(const struct checkpoint *c, const char *name)
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
-    static const char prefix[] = "model.";
+    static const char *const prefixes[] = {"model.", "bert.", "roberta."};
 
     if (c->gguf)
         return gguf_tensors_find(c->gguf, name);
     const struct tensor *t = find(c, name);
-    if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        t = find(c, name + sizeof prefix - 1);
+    for (size_t i = 0; !t && i < ARRAY_SIZE(prefixes); i++) {
+        size_t n = strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], n) == 0)
+            t = find(c, name + n);
+    }
     return t;
 }
 

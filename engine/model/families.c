@@ -19,5 +19,7 @@ const struct model_family *const model_families[] = {
     &family_qwen3_moe,
     &family_olmoe,
     &family_bailing_moe,
+    &family_bert,
+    &family_roberta,
     NULL,
 };

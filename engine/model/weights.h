@@ -49,6 +49,10 @@ struct weights {
     float *final_norm;                /* [D] */
     float *final_norm_bias;           /* [D]; NULL: none */
     struct weight output; /* [V, D]; data is NULL with no_output, unless it is the embedding */
+    /* Of encoders; else zeros. The tables are floats in WEIGHT_ROWS, also of quantized models. */
+    struct weight positions;                     /* [max_pos, D] */
+    struct weight types;                         /* [n_types, D]; data is NULL if there are none */
+    float *embedding_norm, *embedding_norm_bias; /* [D] */
     uint64_t n_params;
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded: codes,

@@ -471,3 +471,46 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
     }
     return add_rows(l, &w->output, 0, m->n_vocab, name);
 }
+
+/* Plan a table [n, D] of floats whose rows are read one by one. */
+static enum status plan_table(struct loader *l, struct weight *w, uint32_t n, const char *tensor)
+{
+    uint32_t dim = plan_model(l)->dim;
+    struct job job = {.dtype = l->config->dtype, .n_rows = n, .k = dim, .scale = 1};
+    enum status s = OK;
+
+    if (!device_is_host(l->w->device))
+        return buf_why(l->why, ERR_UNSUPPORTED, "a model with %s runs on the CPU only", tensor);
+    s = find_tensor(l, tensor, n, dim, &job.tensor);
+    if (s != OK)
+        return s;
+    *w =
+        (struct weight){.dtype = job.dtype, .layout = WEIGHT_ROWS, .n = n, .k = dim, .stride = dim};
+    w->data = job.table = own(l, (size_t)n * dim * dtype_bytes(job.dtype));
+    return w->data ? add_job(l, job) : no_memory(l);
+}
+
+enum status plan_positions(struct loader *l, uint32_t first, uint32_t n, const char *tensor)
+{
+    struct weight *w = &l->w->positions;
+    enum status s = plan_table(l, w, first + n, tensor);
+
+    if (s != OK)
+        return s;
+    w->n = n;
+    w->data = (const unsigned char *)w->data + (size_t)first * w->k * dtype_bytes(w->dtype);
+    return OK;
+}
+
+enum status plan_types(struct loader *l, uint32_t n, const char *tensor)
+{
+    return plan_table(l, &l->w->types, n, tensor);
+}
+
+enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name)
+{
+    uint32_t dim = plan_model(l)->dim;
+    enum status s = plan_norm(l, &l->w->embedding_norm, dim, prefix, name);
+
+    return s == OK ? plan_norm_bias(l, &l->w->embedding_norm_bias, dim, prefix, name) : s;
+}

@@ -64,7 +64,9 @@ static inline const float *attn_query(const struct attn_task *task, uint32_t i)
 static uint32_t attn_visible(const struct attn_task *task, const struct attn_segment *seg,
                              uint32_t query)
 {
-    uint32_t pos = task->seq->pos0 + query / task->job->n_shared;
+    uint32_t row =
+        task->job->p->bidirectional ? task->seq->n_rows - 1 : query / task->job->n_shared;
+    uint32_t pos = task->seq->pos0 + row;
 
     return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
 }

@@ -1,4 +1,4 @@
-/* attn_body.h - causal attention over tiles that are segments; compiled once per variant.
+/* attn_body.h - attention over tiles that are segments; compiled once per variant.
  *
  * A task (attn.h) walks the segments with up to ATTN_QUERIES queries in register groups:
  *
@@ -543,7 +543,7 @@ static void attn_run(struct device *d, const struct attention_params *p, bool ke
         .keeps_tiles = keeps_tiles,
     };
 
-    ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && !(p->bidirectional && p->window));
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
 #ifdef HAVE_AMX
     job.amx = attn_amx_fits(&p->pool) && p->window == 0 && !(p->soft_cap > 0);
@@ -572,7 +572,8 @@ static enum status attention_tiles(struct device *d, struct stream *s,
                                    const struct attention_params *p)
 {
     (void)s;
-    if (!kv_layout_is_native(&p->pool.layout) || p->window > 0 || p->soft_cap > 0)
+    if (!kv_layout_is_native(&p->pool.layout) || p->window > 0 || p->soft_cap > 0 ||
+        p->bidirectional)
         return ERR_UNSUPPORTED;
     attn_run(d, p, true);
     return OK;

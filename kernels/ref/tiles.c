@@ -70,7 +70,7 @@ enum status ref_attention_tiles(struct device *d, struct stream *s,
 
     (void)d;
     (void)s;
-    if (p->window > 0 || p->soft_cap > 0)
+    if (p->window > 0 || p->soft_cap > 0 || p->bidirectional)
         return ERR_UNSUPPORTED;
     for (uint32_t i = 0; i < p->n_seqs; i++)
         out = seq_tiles(p, &p->seqs[i], out);

@@ -132,6 +132,7 @@ struct call {
     uint32_t n_seqs, n_segs, n_rows;
     uint32_t window;
     float soft_cap;
+    int bidirectional;
     float *q;
     float *out;
     float *lse;
@@ -144,6 +145,7 @@ static UNUSED void call_init(struct call *c, const struct world *w, size_t rows)
     c->q_stride = c->width + 5;
     c->n_seqs = c->n_segs = c->n_rows = c->window = 0;
     c->soft_cap = 0;
+    c->bidirectional = 0;
     c->lse = NULL;
     c->q = test_alloc(rows * c->q_stride * sizeof(float));
     c->out = test_alloc(rows * c->width * sizeof(float));
@@ -178,6 +180,7 @@ static UNUSED void call_run(struct call *c, const struct world *w, struct device
         .n_heads = w->n_heads,
         .layer = LAYER,
         .window = c->window,
+        .bidirectional = c->bidirectional,
         .scale = 1.0f / sqrtf((float)w->dim),
         .soft_cap = c->soft_cap,
         .q = c->q,

@@ -408,6 +408,65 @@ static void a_soft_cap_bounds_scores(void **state)
     each_variant(1, caps_on);
 }
 
+/* Attention of a row to all keys of its sequence, as causal attention computes it for a last
+ * row. */
+static void compute_last_row(struct world *w, struct device *d, uint32_t s, uint32_t row,
+                             float *out)
+{
+    struct call c;
+
+    call_init(&c, w, 1);
+    call_add(&c, w, s, w->len[s] - 1, w->len[s]);
+    memcpy(c.q, w->q[s] + row * c.width, c.width * sizeof(float));
+    call_run(&c, w, d);
+    memcpy(out, c.out, c.width * sizeof(float));
+    call_fini(&c);
+}
+
+static void all_keys_on(struct device *d)
+{
+    for (int t = 0; t < 2 * DTYPE_FLOATS; t++) {
+        struct world w = {.dtype = (enum dtype)(t / 2),
+                          .n_heads = 4,
+                          .n_kv_heads = t % 2 ? 4 : 2,
+                          .dim = t % 2 ? 64 : 20,
+                          .n_seqs = 3,
+                          .len = {300, 37, 1}};
+        size_t width = (size_t)w.n_heads * w.dim, at = 0;
+        float *last = test_alloc(width * sizeof *last);
+        struct call c;
+
+        world_init(&w, t % 2 ? KV_SEGMENT_TOKENS_MAX : 0);
+        world_poison(&w, NAN);
+        write_all(&w);
+        call_init(&c, &w, world_rows(&w));
+        for (uint32_t s = 0; s < w.n_seqs; s++)
+            call_add(&c, &w, s, 0, w.len[s]);
+        c.bidirectional = 1;
+        call_run(&c, &w, NULL);
+        float *want = test_alloc(world_outputs(&w) * sizeof *want);
+        memcpy(want, c.out, world_outputs(&w) * sizeof *want);
+        call_run(&c, &w, d);
+        check_world("all keys", d, &w, c.out, want);
+        for (uint32_t s = 0; s < w.n_seqs; at += w.len[s++])
+            for (uint32_t row = 0; row < w.len[s]; row += 13) {
+                compute_last_row(&w, d, s, row, last);
+                check_same("all keys, alone", c.out + (at + row) * width, last, width);
+            }
+        call_fini(&c);
+        free(want);
+        free(last);
+        world_fini(&w);
+    }
+}
+
+static void bidirectional_rows_see_all_keys_with_the_bits_of_a_last_row(void **state)
+{
+    (void)state;
+    each_variant(1, all_keys_on);
+    each_variant(3, all_keys_on);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +480,7 @@ int main(void)
         cmocka_unit_test(attention_to_some_segments_tells_its_weight),
         cmocka_unit_test(a_window_hides_what_lies_before_it),
         cmocka_unit_test(a_soft_cap_bounds_scores),
+        cmocka_unit_test(bidirectional_rows_see_all_keys_with_the_bits_of_a_last_row),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
