@@ -30,7 +30,7 @@ FLAGS = ["-c", "-std=c++17", "-O3", "--fmad=false", f"-I{REPO}", "-Werror=all-wa
          "-Xptxas=-v"]  # spills are judged here: as an error, one would hide the other figures
 MAY_SPILL: frozenset[str] = frozenset()
 SKIP = 77
-DTYPES = ("f32", "f16", "bf16", "i8", "i4")  # enum dtype
+DTYPES = ("f32", "f16", "bf16", "i8", "i4", "a8", "a4")  # enum dtype
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
