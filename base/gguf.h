@@ -6,7 +6,7 @@
  * NAME-00001-of-00005.gguf; the first one is opened by name and finds the others beside it.
  *
  * Owns    the mappings, keys, strings and tensor infos until gguf_close().
- * Thread  read-only after open: any thread.
+ * Thread  read-only after open: any thread, except for gguf_file().
  * Errors  ERR_NOT_FOUND no such file; ERR_INVALID a damaged file (words name key or tensor);
  *         ERR_UNSUPPORTED another version, a big-endian file. Every count, length, offset, size,
  *         alignment and overlap is checked before anything is returned.
@@ -44,7 +44,14 @@ enum gguf_type {
 struct gguf_array {
     enum gguf_type type; /* of the elements; never GGUF_ARRAY */
     uint64_t n;
-    const void *data; /* not aligned; use the functions below */
+    const void *data;       /* not aligned; use the functions below */
+    const uint32_t *places; /* of strings, for gguf_array_str() */
+};
+
+/* How the elements of a tensor are stored. */
+struct gguf_code {
+    const char *name; /* as ggml calls it, such as "Q4_K" */
+    uint32_t block_elements, block_bytes;
 };
 
 struct gguf_tensor {
@@ -52,10 +59,12 @@ struct gguf_tensor {
     uint32_t type; /* the number that ggml gives the code of its elements: 0 F32, 1 F16, ... */
     uint32_t n_dims;
     uint64_t shape[GGUF_N_DIMS_MAX]; /* in the order of the file: the dimension of adjacent elements
-                                        first; 1 behind n_dims */
+                                        first; 1 behind n_dims; none is 0 */
+    const struct gguf_code *code;    /* NULL: a type that ggml added later */
     const void *data;
-    uint64_t n_bytes; /* up to the next tensor or the end of the data: at least what the type takes,
-                         which the caller checks for types that it knows */
+    uint64_t n_bytes; /* exactly what type and shape take; up to the next tensor or the end of the
+                         data where the type is unknown */
+    uint32_t file;    /* of a split model, from 0 on */
 };
 
 /* Open a file and, if it is the first of a split model, the others. */
@@ -86,9 +95,18 @@ const char *gguf_array_str(const struct gguf *g, const struct gguf_array *a, uin
 /* Element i of an array of numbers, as a double (exact for integers up to 2^53). */
 double gguf_array_number(const struct gguf_array *a, uint64_t i);
 
+/* What a type of a tensor is called and takes; NULL: an unknown type. */
+const struct gguf_code *gguf_code(uint32_t type);
+
+/* Tensors are sorted by name. A file with a vocabulary only has none. */
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, uint64_t i);
 /* NULL: no tensor has that name. */
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
+/* Return the file of a tensor, open until gguf_close(), and the offset of the tensor's first byte.
+ * Not for two threads at once. ERR_IO if the file cannot be opened again or is not the file that
+ * was mapped. */
+NODISCARD enum status gguf_file(struct gguf *g, const struct gguf_tensor *t, int *fd,
+                                uint64_t *offset, struct buf *why);
 
 #endif

@@ -52,6 +52,24 @@ void hash_end(struct hash_state *h, uint8_t *out, size_t out_len)
            0);
 }
 
+_Static_assert(sizeof(struct hash_sha256) >= sizeof(crypto_hash_sha256_state),
+               "hash_sha256 must hold libsodium's");
+
+void hash_sha256_begin(struct hash_sha256 *h)
+{
+    crypto_hash_sha256_init((crypto_hash_sha256_state *)(void *)h->opaque);
+}
+
+void hash_sha256_add(struct hash_sha256 *h, const void *data, size_t len)
+{
+    crypto_hash_sha256_update((crypto_hash_sha256_state *)(void *)h->opaque, data, len);
+}
+
+void hash_sha256_end(struct hash_sha256 *h, uint8_t out[HASH_SHA256_BYTES])
+{
+    crypto_hash_sha256_final((crypto_hash_sha256_state *)(void *)h->opaque, out);
+}
+
 /* Four bits at a time: the usual table for bytes has 256 entries that must be built under a lock or
  * written out; this one has 16 (reflected polynomial 0x82F63B78). */
 static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)

@@ -1,4 +1,4 @@
-/* hash.h - keyed BLAKE2b for identity, CRC32C for stored bytes, random bytes.
+/* hash.h - keyed BLAKE2b for identity, SHA-256 of downloads, CRC32C for stored bytes, random bytes.
  *
  * ONLY module that includes libsodium.
  *
@@ -36,6 +36,15 @@ struct hash_state {
 void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t key_len);
 void hash_add(struct hash_state *h, const void *data, size_t len);
 void hash_end(struct hash_state *h, uint8_t *out, size_t out_len);
+
+/* SHA-256 over several pieces. */
+#define HASH_SHA256_BYTES 32
+struct hash_sha256 {
+    _Alignas(8) unsigned char opaque[128];
+};
+void hash_sha256_begin(struct hash_sha256 *h);
+void hash_sha256_add(struct hash_sha256 *h, const void *data, size_t len);
+void hash_sha256_end(struct hash_sha256 *h, uint8_t out[HASH_SHA256_BYTES]);
 
 /* CRC32C (Castagnoli) of data[0..n), continued from `crc` (0 at the start). */
 uint32_t hash_crc32c(uint32_t crc, const void *data, size_t n);

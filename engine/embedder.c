@@ -8,18 +8,17 @@
 
 #include "base/check.h"
 #include "base/hash.h"
-#include "base/json.h"
+#include "engine/embedder_files.h"
+#include "engine/model/family.h"
 #include "engine/opening.h"
+#include "engine/run/encoder.h"
 #include "engine/run/forward.h"
 #include "engine/settings.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 #define MAX_TOKENS_DEFAULT 8192u
 #define STEP_TOKENS_DEFAULT 256u
-#define MODULE_BYTES_MAX ((size_t)64 << 10) /* of a file of sentence-transformers */
-#define PATH_BYTES_MAX 4096
-
-enum pooling { POOLING_LAST, POOLING_MEAN };
+#define PROMPT_BYTES_MAX ((size_t)64 << 10)
 
 struct embedder {
     struct embedder_config c; /* its strings are borrowed during embedder_open() only */
@@ -28,109 +27,17 @@ struct embedder {
     struct weights weights;
     struct tokenizer *tokenizer;
     uint32_t n_closing; /* tokens that the tokenizer's template puts behind a text */
-    enum pooling pooling;
+    struct embedder_files files;
     char name[128];
 
     pthread_mutex_t lock; /* of all below */
-    struct kv_pool pool;
+    struct kv_pool pool;  /* of a decoder, as the next two */
     struct batch batch;
     struct forward *forward;
-    double *sum; /* [D] */
-    struct buf ids;
+    struct encoder *encoder; /* NULL: the model is a decoder */
+    double *sum;             /* [D] */
+    struct buf ids, text;    /* text: a prompt and what follows it */
 };
-
-/* --- opening: the files of sentence-transformers --- */
-
-/* Parse DIR/NAME. ERR_NOT_FOUND: there is no such file. */
-static enum status read_module_file(const char *dir, const char *name, struct json **out,
-                                    struct buf *why)
-{
-    char path[PATH_BYTES_MAX];
-    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
-
-    if (n < 0 || (size_t)n >= sizeof path)
-        return buf_why(why, ERR_INVALID, "the path of %s is too long", name);
-    return js_parse_file(out, path, MODULE_BYTES_MAX, why);
-}
-
-/* A dense layer or another module behind the pooling would be left out silently. */
-static enum status check_modules(const struct json *list, struct buf *why)
-{
-    static const char *const known[] = {"Transformer", "Pooling", "Normalize"};
-
-    if (!js_is(list, JS_ARRAY))
-        return buf_why(why, ERR_INVALID, "modules.json: expected an array");
-    for (size_t i = 0; i < js_len(list); i++) {
-        const char *type = NULL;
-        enum status s =
-            js_read_cstr(js_get(js_at(list, i), "type"), "modules.json: type", &type, why);
-        if (s != OK)
-            return s;
-        const char *dot = strrchr(type, '.'), *last = dot ? dot + 1 : type;
-        bool is_known = false;
-        for (size_t k = 0; k < ARRAY_SIZE(known); k++)
-            is_known = is_known || strcmp(last, known[k]) == 0;
-        if (!is_known)
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "modules.json: module %.100s is not supported; Transformer, Pooling and "
-                           "Normalize are",
-                           type);
-    }
-    return OK;
-}
-
-static enum status read_pooling(const struct json *j, uint32_t dim, enum pooling *out,
-                                struct buf *why)
-{
-    static const char *const modes[] = {"pooling_mode_lasttoken",
-                                        "pooling_mode_mean_tokens",
-                                        "pooling_mode_cls_token",
-                                        "pooling_mode_max_tokens",
-                                        "pooling_mode_mean_sqrt_len_tokens",
-                                        "pooling_mode_weightedmean_tokens"};
-    int64_t given_dim = dim;
-    size_t n_on = 0, mode = 0;
-
-    if (!js_is(j, JS_OBJECT))
-        return buf_why(why, ERR_INVALID, "1_Pooling/config.json: expected an object");
-    enum status s = js_get_i64(j, "word_embedding_dimension", dim, dim, &given_dim, why);
-    for (size_t i = 0; s == OK && i < ARRAY_SIZE(modes); i++) {
-        bool is_on = false;
-        s = js_get_bool(j, modes[i], &is_on, why);
-        if (is_on) {
-            mode = i;
-            n_on++;
-        }
-    }
-    if (s != OK)
-        return s;
-    if (n_on != 1)
-        return buf_why(why, ERR_INVALID, "1_Pooling/config.json: %zu pooling modes are on, not one",
-                       n_on);
-    if (mode > 1)
-        return buf_why(why, ERR_UNSUPPORTED,
-                       "1_Pooling/config.json: %s is not supported; %s and %s are", modes[mode],
-                       modes[0], modes[1]);
-    *out = mode == 0 ? POOLING_LAST : POOLING_MEAN;
-    return OK;
-}
-
-static enum status load_pooling(struct embedder *e, struct buf *why)
-{
-    struct json *j = NULL;
-    enum status s = read_module_file(e->c.model_dir, "modules.json", &j, why);
-
-    if (s == OK)
-        s = check_modules(j, why);
-    js_unref(j);
-    j = NULL;
-    if (s == OK || s == ERR_NOT_FOUND)
-        s = read_module_file(e->c.model_dir, "1_Pooling/config.json", &j, why);
-    if (s == OK)
-        s = read_pooling(j, e->model.dim, &e->pooling, why);
-    js_unref(j);
-    return s == ERR_NOT_FOUND ? OK : s;
-}
 
 /* --- opening: model and buffers --- */
 
@@ -189,28 +96,55 @@ static enum status count_closing(struct embedder *e, struct buf *why)
     return OK;
 }
 
+/* Refuse a model that wants lower case and whose tokenizer does not make it. */
+static enum status check_case(struct embedder *e, struct buf *why)
+{
+    uint32_t lower = UINT32_MAX, upper = UINT32_MAX - 1; /* a letter is one token, or refused */
+    enum status s = tokenize(e, "a", 1, 0);
+
+    if (!e->files.lowers)
+        return OK;
+    if (s == OK && n_ids(e) == 1)
+        memcpy(&lower, e->ids.data, sizeof lower);
+    if (s == OK)
+        s = tokenize(e, "A", 1, 0);
+    if (s == OK && n_ids(e) == 1)
+        memcpy(&upper, e->ids.data, sizeof upper);
+    if (s == ERR_NOMEM)
+        return buf_why(why, s, "out of memory");
+    if (s == OK && lower == upper)
+        return OK;
+    return buf_why(why, ERR_UNSUPPORTED,
+                   "sentence_bert_config.json: do_lower_case is not supported with a tokenizer "
+                   "that tells A from a");
+}
+
+/* An encoder computes a text in one step. */
 static enum status choose_lengths(struct embedder *e, struct buf *why)
 {
-    uint32_t context = e->model.max_pos;
+    uint32_t context = e->model.max_pos, most = e->files.max_tokens;
 
     if (e->c.max_tokens > context)
         return buf_why(why, ERR_INVALID,
                        "texts of %u tokens are above the model's max_position_embeddings %u",
                        e->c.max_tokens, context);
-    if (e->c.max_tokens == 0)
+    if (e->c.max_tokens == 0) {
         e->c.max_tokens = context < MAX_TOKENS_DEFAULT ? context : MAX_TOKENS_DEFAULT;
+        if (most > 0 && most < e->c.max_tokens)
+            e->c.max_tokens = most;
+    }
     model_set_context(&e->model, e->c.max_tokens);
     if (e->c.step_tokens == 0)
         e->c.step_tokens = STEP_TOKENS_DEFAULT;
-    if (e->c.step_tokens > e->c.max_tokens)
+    if (e->c.step_tokens > e->c.max_tokens || e->model.family->is_encoder)
         e->c.step_tokens = e->c.max_tokens;
     return OK;
 }
 
-static enum status create_buffers(struct embedder *e)
+static enum status create_forward(struct embedder *e)
 {
     const struct model_config *m = &e->model;
-    uint32_t n_out = e->pooling == POOLING_MEAN ? e->c.step_tokens : 1;
+    uint32_t n_out = e->files.pooling == POOLING_MEAN ? e->c.step_tokens : 1;
 
     e->pool =
         (struct kv_pool){.layout = kv_layout_of(e->weights.dtype),
@@ -228,11 +162,23 @@ static enum status create_buffers(struct embedder *e)
                                .n_blocks_max = e->pool.n_blocks,
                                .hidden = true};
     e->pool.base = device_alloc(e->device, kv_block_bytes(&e->pool) * e->pool.n_blocks);
-    e->sum = calloc(m->dim, sizeof *e->sum);
-    if (!e->pool.base || !e->sum)
+    if (!e->pool.base)
         return ERR_NOMEM;
     enum status s = batch_create(&e->batch, e->c.step_tokens, 1, n_out, e->pool.n_blocks);
     return s == OK ? forward_create(&e->forward, &f) : s;
+}
+
+static enum status create_buffers(struct embedder *e)
+{
+    struct encoder_config c = {.group = device_group_of(e->device),
+                               .model = &e->model,
+                               .weights = &e->weights,
+                               .n_tokens_max = e->c.max_tokens};
+
+    e->sum = calloc(e->model.dim, sizeof *e->sum);
+    if (!e->sum)
+        return ERR_NOMEM;
+    return e->model.family->is_encoder ? encoder_create(&e->encoder, &c) : create_forward(e);
 }
 
 static void set_name(struct embedder *e)
@@ -255,13 +201,16 @@ static enum status open_model(struct embedder *e, struct buf *why)
         return buf_why(why, s, "libsodium cannot start");
     s = model_config_load(&e->model, e->c.model_dir, why);
     if (s == OK)
-        s = choose_lengths(e, why);
+        s = embedder_files_load(&e->files, e->c.model_dir, e->model.dim,
+                                e->model.family->is_encoder, why);
     if (s == OK)
-        s = load_pooling(e, why);
+        s = choose_lengths(e, why);
     if (s == OK)
         s = tokenizer_load(&e->tokenizer, e->c.model_dir, why);
     if (s == OK)
         s = count_closing(e, why);
+    if (s == OK)
+        s = check_case(e, why);
     if (s == OK)
         s = load_weights(e, why);
     if (s == OK && (s = create_buffers(e)) != OK)
@@ -281,6 +230,7 @@ enum status embedder_open(struct embedder **out, const struct embedder_config *c
     e->c = *config;
     pthread_mutex_init(&e->lock, NULL);
     buf_init(&e->ids, (EMBEDDER_TEXT_BYTES_MAX + 64) * sizeof(uint32_t));
+    buf_init(&e->text, EMBEDDER_TEXT_BYTES_MAX + PROMPT_BYTES_MAX);
     buf_init(&words, BUF_WHY_MAX);
     set_name(e);
     enum status s = open_model(e, &words);
@@ -298,6 +248,7 @@ void embedder_close(struct embedder *e)
 {
     if (!e)
         return;
+    encoder_destroy(e->encoder);
     forward_destroy(e->forward);
     batch_destroy(&e->batch);
     device_free(e->device, e->pool.base);
@@ -306,6 +257,8 @@ void embedder_close(struct embedder *e)
     device_close(e->device);
     pthread_mutex_destroy(&e->lock);
     buf_fini(&e->ids);
+    buf_fini(&e->text);
+    embedder_files_fini(&e->files);
     free(e->sum);
     free(e);
 }
@@ -322,13 +275,28 @@ const char *embedder_name(const struct embedder *e)
 
 /* --- encoding --- */
 
-/* Tokenize into e->ids: 1 to max_tokens ids of the model. */
-static enum status make_ids(struct embedder *e, const char *text, size_t len, struct buf *why)
+/* Tokenize a text behind its prompt. */
+static enum status tokenize_as(struct embedder *e, enum embedder_role role, const char *text,
+                               size_t len)
 {
+    const char *prompt = role == EMBEDDER_QUERY ? e->files.query_prompt : e->files.document_prompt;
     enum status s = len > EMBEDDER_TEXT_BYTES_MAX ? ERR_TOO_LARGE : OK;
 
+    if (s != OK || !prompt)
+        return s == OK ? tokenize(e, text, len, TOKENIZE_ADD_SPECIAL) : s;
+    buf_reset(&e->text);
+    s = buf_append(&e->text, prompt, strlen(prompt));
     if (s == OK)
-        s = tokenize(e, text, len, TOKENIZE_ADD_SPECIAL);
+        s = buf_append(&e->text, text, len);
+    return s == OK ? tokenize(e, buf_str(&e->text), e->text.len, TOKENIZE_ADD_SPECIAL) : s;
+}
+
+/* Tokenize into e->ids: 1 to max_tokens ids of the model. */
+static enum status make_ids(struct embedder *e, enum embedder_role role, const char *text,
+                            size_t len, struct buf *why)
+{
+    enum status s = tokenize_as(e, role, text, len);
+
     if (s == ERR_TOO_LARGE)
         return buf_why(why, s, "a text of %zu bytes is too long to be embedded", len);
     if (s != OK)
@@ -366,7 +334,7 @@ static enum status run_steps(struct embedder *e)
     for (uint32_t pos = 0; pos < n; pos += step) {
         uint32_t n_rows = n - pos < step ? n - pos : step;
         bool is_last = pos + n_rows == n;
-        uint32_t n_out = e->pooling == POOLING_MEAN ? n_rows : is_last ? 1 : 0;
+        uint32_t n_out = e->files.pooling == POOLING_MEAN ? n_rows : is_last ? 1 : 0;
 
         batch_reset(&e->batch);
         batch_add_blocks(&e->batch, 0, KV_SEGMENT_TOKENS_MAX, ids + pos, pos, n_rows, n_out);
@@ -378,6 +346,23 @@ static enum status run_steps(struct embedder *e)
                 e->sum[i] += hidden[(size_t)row * dim + i];
     }
     return OK;
+}
+
+/* Compute the text in one step, as every token sees all others. */
+static enum status run_encoder(struct embedder *e)
+{
+    uint32_t n = (uint32_t)n_ids(e), dim = e->model.dim;
+    uint32_t first = e->files.pooling == POOLING_LAST ? n - 1 : 0;
+    uint32_t end = e->files.pooling == POOLING_FIRST ? 1 : n;
+    const float *hidden;
+    enum status s =
+        encoder_run(e->encoder, (const uint32_t *)(const void *)e->ids.data, n, &hidden);
+
+    memset(e->sum, 0, dim * sizeof *e->sum);
+    for (uint32_t row = first; s == OK && row < end; row++)
+        for (uint32_t i = 0; i < dim; i++)
+            e->sum[i] += hidden[(size_t)row * dim + i];
+    return s;
 }
 
 /* Scale the sum to length 1; a mean has the same direction. */
@@ -395,12 +380,12 @@ static enum status normalize(const struct embedder *e, float *out, struct buf *w
     return OK;
 }
 
-enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
-                            uint32_t *n_tokens, struct buf *why)
+enum status embedder_encode(struct embedder *e, enum embedder_role role, const char *text,
+                            size_t len, float *out, uint32_t *n_tokens, struct buf *why)
 {
     pthread_mutex_lock(&e->lock);
-    enum status s = make_ids(e, text, len, why);
-    if (s == OK && (s = run_steps(e)) != OK)
+    enum status s = make_ids(e, role, text, len, why);
+    if (s == OK && (s = e->encoder ? run_encoder(e) : run_steps(e)) != OK)
         buf_why(why, s, "the embedding model failed (%s)", status_name(s));
     if (s == OK)
         s = normalize(e, out, why);

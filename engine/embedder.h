@@ -1,10 +1,11 @@
 /* embedder.h - a second model that turns texts into vectors (--embedding-model).
  *
- * Any decoder of a family that loads: the hidden state behind the final norm, of the last token or
- * the mean over tokens, normalized to length 1. The pooling is read from the model's
- * 1_Pooling/config.json (the layout of sentence-transformers); without it, the last token counts.
- * The last token is the end-of-sequence id where the tokenizer's own template adds one. Checkpoints
- * without output layer ("LlamaModel", "MistralModel") load too.
+ * Encoders (BERT, RoBERTa, XLM-RoBERTa), and any decoder of a family that loads, also a checkpoint
+ * without output layer ("LlamaModel", "MistralModel"). The vector is a hidden state behind the last
+ * norm, or the mean over the text's tokens, normalized to length 1. The last token is the
+ * end-of-sequence id where the tokenizer's own template adds one. Pooling, longest text and the
+ * prompts in front of queries and documents are those of the model's files
+ * (engine/embedder_files.h).
  *
  * Equal texts give equal bits, whatever the number of threads and the size of the steps.
  *
@@ -33,10 +34,14 @@ struct embedder_config {
     const char *dtype;        /* as engine_config; NULL: auto */
     const char *quantization; /* as engine_config; NULL: auto */
     uint32_t n_threads;       /* 0: one */
-    uint32_t max_tokens;      /* of a text; 0: the model's context, at most 8192. Of longer texts
-                                 the end is cut, the tokenizer's closing tokens stay */
-    uint32_t step_tokens;     /* of one step; 0: 256 */
+    uint32_t max_tokens;      /* of a text; 0: what the model's files say, else its context, at
+                                 most 8192. Of longer texts the end is cut, the tokenizer's closing
+                                 tokens stay */
+    uint32_t step_tokens;     /* of one step of a decoder; 0: 256. An encoder has one step */
 };
+
+/* What a text is; the model's files may have a prompt for each. */
+enum embedder_role { EMBEDDER_DOCUMENT, EMBEDDER_QUERY };
 
 NODISCARD enum status embedder_open(struct embedder **out, const struct embedder_config *config,
                                     struct buf *why);
@@ -44,7 +49,7 @@ void embedder_close(struct embedder *e); /* NULL is fine */
 uint32_t embedder_dim(const struct embedder *e);
 const char *embedder_name(const struct embedder *e); /* last part of the model's path */
 /* Embed a text: out [dim]. *n_tokens (may be NULL): tokens computed. */
-NODISCARD enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
-                                      uint32_t *n_tokens, struct buf *why);
+NODISCARD enum status embedder_encode(struct embedder *e, enum embedder_role role, const char *text,
+                                      size_t len, float *out, uint32_t *n_tokens, struct buf *why);
 
 #endif

@@ -266,7 +266,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = opening_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, &kv, why);
+    s = opening_kv_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, e->device, &kv, why);
     if (s != OK)
         return s;
     pool->layout = kv_layout_of(kv);
@@ -689,6 +689,8 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = buf_why(why, ERR_NOMEM, "out of memory");
     if (s == OK)
         s = model_config_load(&e->model, e->model_dir, why);
+    if (s == OK)
+        s = opening_check_generates(&e->model, why);
     if (s == OK)
         s = choose_weights(e, why);
     if (s == OK)

@@ -24,6 +24,33 @@ enum status opening_dtype(const char *setting, const char *name, enum dtype if_a
     return s;
 }
 
+enum status opening_kv_dtype(const char *setting, const char *name, enum dtype if_auto,
+                             const struct device *device, enum dtype *out, struct buf *why)
+{
+    const enum dtype dtypes[] = {if_auto, DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8};
+    const struct ops *ops = device_ops(device);
+    uint32_t at = 0;
+    enum status s = opening_choose(setting, KV_DTYPE_NAMES, name, &at, why);
+
+    *out = dtypes[at];
+    if (s == OK && (ops->kv_dtypes >> *out & 1) == 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "%s %s is not supported by the kernels of this device (%s); choose f32, "
+                       "bf16 or f16",
+                       setting, name, ops->name);
+    return s;
+}
+
+enum status opening_check_generates(const struct model_config *m, struct buf *why)
+{
+    if (!m->family->is_encoder)
+        return OK;
+    return buf_why(why, ERR_UNSUPPORTED,
+                   "a model of the family %s is an encoder, which generates no text: it is for "
+                   "{embedding_model}, not for {model}",
+                   m->family->name);
+}
+
 enum status opening_weights(struct weights_config *w, const struct opening *o,
                             const struct model_config *m, const char *dir, struct buf *why)
 {

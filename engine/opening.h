@@ -18,6 +18,13 @@ NODISCARD enum status opening_choose(const char *setting, const char *names, con
 NODISCARD enum status opening_dtype(const char *setting, const char *name, enum dtype if_auto,
                                     enum dtype *out, struct buf *why);
 
+/* Read one of KV_DTYPE_NAMES; ERR_UNSUPPORTED if the device's attention does not take the type. */
+NODISCARD enum status opening_kv_dtype(const char *setting, const char *name, enum dtype if_auto,
+                                       const struct device *device, enum dtype *out,
+                                       struct buf *why);
+/* Refuse a model that makes no tokens. */
+NODISCARD enum status opening_check_generates(const struct model_config *m, struct buf *why);
+
 struct opening {
     const char *load_format, *dtype, *quantization; /* as engine_config */
     uint32_t quantization_group;

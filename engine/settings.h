@@ -17,6 +17,7 @@
 /* The order is that of the enum or table in engine.c. */
 #define DEVICE_NAMES "auto|cpu|cuda|ref"
 #define DTYPE_NAMES "auto|f32|bf16|f16"
+#define KV_DTYPE_NAMES DTYPE_NAMES "|int8|fp8"
 #define LOAD_FORMAT_NAMES "auto|dummy"
 #define QUANTIZATION_NAMES "auto|none|int8|int4"
 /* In the order of enum latency_objective (sched/lengths.h). */

@@ -28,7 +28,10 @@ enum dtype {
     DTYPE_I4,
     DTYPE_A8, /* affine: unsigned codes, with a scale and an offset per group */
     DTYPE_A4,
-    DTYPE_COUNT
+    DTYPE_COUNT, /* number of types of weights */
+    /* Of KV only; the number is part of fingerprints. 1 sign, 4 exponent and 3 mantissa bits, bias
+     * 7, without infinities (e4m3fn). */
+    DTYPE_F8 = 16
 };
 
 /* Bytes of an element of a float type. */

@@ -8,11 +8,10 @@
 #include "kernels/pack.h"
 
 #define DIM_MAX 1024 /* as kernels/cpu/small_body.h's */
-#define I8_MAX 127.0f
 
 int kv_layout_is_valid(const struct kv_layout *l)
 {
-    bool scaled = l->dtype == DTYPE_I8;
+    bool scaled = kv_dtype_is_scaled(l->dtype);
 
     return (scaled || l->dtype < DTYPE_FLOATS) && scaled == (l->scale_group > 0) &&
            l->k_order < KV_ORDER_COUNT && l->v_order < KV_ORDER_COUNT && l->block_tokens > 0 &&
@@ -54,29 +53,41 @@ static float *scale_of(const struct token *k, uint32_t i)
     return &k->scales[(size_t)(i / l->scale_group) * l->block_tokens + k->t];
 }
 
+float kv_load(const struct kv_pool *p, const void *head, int v, uint32_t i, uint32_t t)
+{
+    const struct kv_layout *l = &p->layout;
+    size_t at = v ? kv_v_index(p, i, t) : kv_k_index(p, i, t);
+
+    if (l->scale_group == 0)
+        return dtype_load(l->dtype, head, at);
+    const unsigned char *q = head;
+    const float *scales = (const float *)(const void *)(q + kv_elements_bytes(p));
+
+    return kv_unrounded(l->dtype, q[at]) *
+           scales[(size_t)(i / l->scale_group) * l->block_tokens + t];
+}
+
 void kv_token_load(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,
                    uint32_t t, float *x)
 {
-    struct token k = token_at(p, block, layer, v, head, t);
+    const void *at = token_at(p, block, layer, v, head, t).head;
 
     for (uint32_t i = 0; i < p->head_dim; i++)
-        x[i] = p->layout.scale_group ? (float)(int8_t)k.head[element(&k, i)] * *scale_of(&k, i)
-                                     : dtype_load(p->layout.dtype, k.head, element(&k, i));
+        x[i] = kv_load(p, at, v, i, t);
 }
 
 /* Dimensions [i0, end) share a scale. */
 static void store_group(const struct token *k, uint32_t i0, uint32_t end, const float *x)
 {
+    enum dtype t = k->pool->layout.dtype;
     float max = 0;
 
     for (uint32_t i = i0; i < end; i++)
         max = isfinite(x[i]) && !isnan(max) ? fmaxf(max, fabsf(x[i])) : NAN;
-    float scale = max / I8_MAX;
-    *scale_of(k, i0) = scale;
-    for (uint32_t i = i0; i < end; i++) {
-        float q = scale > 0 ? rintf(x[i] / scale) : 0;
-        k->head[element(k, i)] = (unsigned char)(int8_t)fminf(fmaxf(q, -I8_MAX), I8_MAX);
-    }
+    struct kv_scale s = kv_scale_of(t, max);
+    *scale_of(k, i0) = s.scale;
+    for (uint32_t i = i0; i < end; i++)
+        k->head[element(k, i)] = s.inverse > 0 ? kv_round(t, x[i] * s.inverse) : 0;
 }
 
 void kv_token_store(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,

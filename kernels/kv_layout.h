@@ -5,11 +5,15 @@
  * its elements in k_order or v_order, then its scales, if any: [ceil(d / scale_group)][tokens]
  * floats.
  *
- * Kernels are written for the native layout of a float type (kv_layout_of()): the scores of 32 keys
- * fill vector lanes, so K is [d][tokens]; a weighted sum of rows does, so V is [tokens][d]. In BF16
- * both are in pairs along the dimension that the product sums over, as matrix instructions want
- * them. Kernels refuse other layouts by kv_layout_is_native(); the reference kernels take any
- * without scales.
+ * Kernels are written for the native layout of a type (kv_layout_of()): the scores of 32 keys fill
+ * vector lanes, so K is [d][tokens]; a weighted sum of rows does, so V is [tokens][d]. In BF16 both
+ * are in pairs along the dimension that the product sums over, as matrix instructions want them. I8
+ * and F8 have one scale for each token, head and K or V. Kernels refuse other layouts by
+ * kv_layout_is_native(); the reference kernels take any.
+ *
+ * Quantization is symmetric: max|x| of the dimensions that share a scale becomes the type's largest
+ * number, and x is rounded to the nearest, ties to even. Where max|x| is tiny, all are zeros. Where
+ * an x is NaN or infinite the scale is NaN, so that all of them read as NaN.
  *
  * Common subset of C11 and C++ (nvcc reads it too).
  *
@@ -20,6 +24,9 @@
 #ifndef TARN_KERNELS_KV_LAYOUT_H
 #define TARN_KERNELS_KV_LAYOUT_H
 
+#include <math.h>
+#include <string.h>
+
 #include "base/status.h"
 #include "kernels/dtype.h"
 
@@ -29,6 +36,10 @@ extern "C" {
 
 /* Tokens in one KV block: the unit of allocation and of identity. */
 #define KV_BLOCK_TOKENS 32
+/* Group of dimensions that is never smaller than a head. */
+#define KV_GROUP_HEAD 65536
+/* Dimensions whose largest magnitude is below this are quantized to zeros. */
+#define KV_QUANT_MIN 1e-30f
 
 /* Place of dimension i of token t among the elements of a head. */
 enum kv_order {
@@ -40,7 +51,7 @@ enum kv_order {
 };
 
 struct kv_layout {
-    enum dtype dtype;      /* of the elements: a float type, or I8 with scales */
+    enum dtype dtype;      /* of the elements: a float type, or I8 or F8 with scales */
     uint32_t scale_group;  /* dimensions of a token that share a scale; 0: no scales */
     enum kv_order k_order; /* of K's elements */
     enum kv_order v_order;
@@ -56,14 +67,25 @@ struct kv_pool {
     uint32_t head_dim;   /* d */
 };
 
-/* Return the layout that the kernels take for a float type. */
+/* Whether elements of the type are of one byte and need scales. */
+TARN_HOST_DEVICE
+static inline int kv_dtype_is_scaled(enum dtype t)
+{
+    return t == DTYPE_I8 || t == DTYPE_F8;
+}
+
+/* Sets of types, bit 1 << dtype: the float types, and those with scales. */
+#define KV_FLOAT_DTYPES (1u << DTYPE_F32 | 1u << DTYPE_F16 | 1u << DTYPE_BF16)
+#define KV_SCALED_DTYPES (1u << DTYPE_I8 | 1u << DTYPE_F8)
+
+/* Return the layout that the kernels take for a float type, I8 or F8. */
 TARN_HOST_DEVICE
 static inline struct kv_layout kv_layout_of(enum dtype t)
 {
     struct kv_layout l;
 
     l.dtype = t;
-    l.scale_group = 0;
+    l.scale_group = kv_dtype_is_scaled(t) ? KV_GROUP_HEAD : 0;
     l.k_order = t == DTYPE_BF16 ? KV_DIM_PAIRS : KV_DIM_TOKEN;
     l.v_order = t == DTYPE_BF16 ? KV_TOKEN_PAIRS : KV_TOKEN_DIM;
     l.block_tokens = KV_BLOCK_TOKENS;
@@ -76,14 +98,15 @@ static inline int kv_layout_is_native(const struct kv_layout *l)
 {
     struct kv_layout native = kv_layout_of(l->dtype);
 
-    return l->dtype < DTYPE_FLOATS && l->scale_group == 0 && l->k_order == native.k_order &&
+    return (l->dtype < DTYPE_FLOATS || kv_dtype_is_scaled(l->dtype)) &&
+           l->scale_group == native.scale_group && l->k_order == native.k_order &&
            l->v_order == native.v_order && l->block_tokens == native.block_tokens;
 }
 
 TARN_HOST_DEVICE
 static inline size_t kv_element_bytes(const struct kv_layout *l)
 {
-    return l->dtype == DTYPE_I8 ? 1 : dtype_bytes(l->dtype);
+    return kv_dtype_is_scaled(l->dtype) ? 1 : dtype_bytes(l->dtype);
 }
 
 /* Bytes of the elements of K (or V) of a block, layer and head. K and V take equally many: pairs of
@@ -184,15 +207,75 @@ static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
     return kv_index(p, p->layout.v_order, i, t);
 }
 
+/* --- quantization, the same bits on every device --- */
+
+/* The scale of a group and what its elements are multiplied by before they are rounded. */
+struct kv_scale {
+    float scale;
+    float inverse; /* 0: all elements are 0 */
+};
+
+/* max: the largest magnitude of the group, or NaN where an element is not finite. */
+TARN_HOST_DEVICE
+static inline struct kv_scale kv_scale_of(enum dtype t, float max)
+{
+    float top = t == DTYPE_I8 ? 127.0f : 448.0f;
+    struct kv_scale s = {0, 0};
+
+    if (!(max < INFINITY)) {
+        s.scale = NAN;
+    } else if (max >= KV_QUANT_MIN) {
+        s.scale = max / top;
+        s.inverse = top / max;
+    }
+    return s;
+}
+
+/* Return the number nearest to y, ties to even, in the low byte: I8 for |y| <= 127, F8 for |y| <=
+ * 448, each with a rounding error of the product. */
+TARN_HOST_DEVICE
+static inline unsigned char kv_round(enum dtype t, float y)
+{
+    float magic = t == DTYPE_I8 ? 12582912.0f : 16384.0f; /* 1.5 * 2^23; 2^14 */
+    float sum = t == DTYPE_I8 ? y + magic : fabsf(y) + magic;
+    uint32_t u, steps, base;
+
+    memcpy(&u, &y, sizeof(u));
+    memcpy(&steps, &sum, sizeof(steps));
+    memcpy(&base, &magic, sizeof(base));
+    steps -= base; /* F8: in units of 2^-9, those of the numbers below 2^-6 */
+    if (t == DTYPE_I8)
+        return (unsigned char)steps;
+    uint32_t sign = u >> 24 & 0x80, mag = u & 0x7fffffffu;
+    if (mag >= 0x3c800000u)
+        steps = (mag + 0x7ffffu + (mag >> 20 & 1) - 0x3c000000u) >> 20;
+    return (unsigned char)(sign | steps);
+}
+
+/* Return the number without its scale. */
+TARN_HOST_DEVICE
+static inline float kv_unrounded(enum dtype t, unsigned char q)
+{
+    uint32_t mag = (uint32_t)(q & 0x7f) << 20;
+    float y;
+
+    if (t == DTYPE_I8)
+        return (float)(signed char)q;
+    memcpy(&y, &mag, sizeof(y)); /* 2^120 times too small */
+    y *= 0x1p120f;
+    return q & 0x80 ? -y : y;
+}
+
 /* --- on the host, for conversion at disk and transfer --- */
 
-/* Whether a pool can have this layout: a float type without scales or I8 with scales, even
+/* Whether a pool can have this layout: a float type without scales or I8 or F8 with scales, even
  * tokens. */
 int kv_layout_is_valid(const struct kv_layout *l);
 
+/* Return dimension i of token t of the K (v = 0) or V (v = 1) that begins at `head`. */
+float kv_load(const struct kv_pool *p, const void *head, int v, uint32_t i, uint32_t t);
 /* Read K (v = 0) or V (v = 1) of one token and head as floats x [d], or write it: rounded to the
- * nearest even float, or quantized symmetrically by groups, scale = max|x| / 127. A group with a
- * NaN or an infinity reads as NaN. */
+ * nearest even float, or quantized by groups. */
 void kv_token_load(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,
                    uint32_t t, float *x);
 void kv_token_store(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,

@@ -43,6 +43,8 @@ struct ops {
     /* NULL if logits are in host memory: engine/run/sampler.c picks tokens there. */
     enum status (*sample)(struct device *, struct stream *, const struct sample_params *);
     enum status (*scale)(struct device *, struct stream *, const struct scale_params *);
+    /* Types of KV, in their native layouts, that rope_kv and attention take: bit 1 << dtype. */
+    uint32_t kv_dtypes;
 };
 
 #ifdef __cplusplus

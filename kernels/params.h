@@ -145,13 +145,13 @@ struct attn_segment {
 struct attn_seq {
     uint32_t row0;
     uint32_t n_rows;
-    uint32_t pos0;   /* position of row0; its keys are 0..pos0 */
+    uint32_t pos0;   /* position of row0; its keys are 0..pos0, if attention is causal */
     uint32_t seg0;   /* index into segments */
     uint32_t n_segs; /* in ascending order of position; they cover 0 .. pos0 + n_rows - 1 without a
                         gap, or only a part of it for partial attention */
 };
 
-/* Causal attention. Tiles are whole segments. For each row and tile: scores of the visible keys,
+/* Causal attention, or, with `bidirectional`, attention of encoders. Tiles are whole segments. For each row and tile: scores of the visible keys,
  * their maximum, exp and weighted sum in a fixed order of keys. Tiles are merged in segment order
  * by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of TokenLake's query
  * shipping). Keys after the row's position or before its window count exactly 0.
@@ -165,10 +165,12 @@ struct attention_params {
     uint32_t n_segs_max; /* most segments of one sequence */
     uint32_t n_heads;    /* H */
     uint32_t layer;
-    uint32_t window; /* a row at position p sees keys from p - window + 1 on; 0: all */
-    float scale;     /* usually 1 / sqrt(d) */
-    float soft_cap;  /* scores become cap * tanh(score / cap); 0: none */
-    const float *q;  /* [T, H, d], row stride q_stride */
+    uint32_t window;   /* a row at position p sees keys from p - window + 1 on; 0: all */
+    int bidirectional; /* every row sees all keys of its sequence, up to its last row's; without a
+                          window. ERR_UNSUPPORTED on a GPU */
+    float scale;       /* usually 1 / sqrt(d) */
+    float soft_cap;    /* scores become cap * tanh(score / cap); 0: none */
+    const float *q;    /* [T, H, d], row stride q_stride */
     size_t q_stride;
     float *out; /* [T, H, d], row stride H * d */
     float *lse; /* [T, H] ln of the sum of exp(score) over the visible keys, -inf if there is none;
@@ -187,7 +189,7 @@ struct attention_params {
  * where some tiles were computed by another process with the same kernels.
  *
  * p: as for attention(), with lse NULL; p->out receives, sequence after sequence, [n_segs][n_rows,
- * H, d + 2] of that sequence. ERR_UNSUPPORTED with a window or a soft cap. */
+ * H, d + 2] of that sequence. ERR_UNSUPPORTED with a window, a soft cap or `bidirectional`. */
 
 /* Merge tiles in the order of the parts, as attention() merges segments. */
 struct merge_tiles_params {
@@ -203,16 +205,21 @@ struct merge_tiles_params {
 enum activation {
     ACTIVATION_SILU = 0, /* x / (1 + exp(-x)) */
     /* x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3); equals x / 2 (1 + tanh(u)) */
-    ACTIVATION_GELU_TANH
+    ACTIVATION_GELU_TANH,
+    /* x P(Z <= x) of a normal Z: x / 2 (1 + erf(x / sqrt(2))), relatively within 2e-6 for x > -13;
+     * between 0 and the exact value below */
+    ACTIVATION_GELU
 };
 
-/* out[t, i] = f(gu[t, i]) * gu[t, F + i] with the activation f */
+/* out[t, i] = f(gu[t, i]) * gu[t, F + i] with the activation f; `ungated`: out[t, i] =
+ * f(gu[t, i]) */
 struct silu_mul_params {
     uint32_t n_rows;      /* T */
     uint32_t dim;         /* F */
-    const float *gate_up; /* [T, 2F] */
-    float *out;           /* [T, F] */
+    const float *gate_up; /* [T, 2F]; ungated: [T, F] */
+    float *out;           /* [T, F]; may be gate_up if that is ungated */
     enum activation activation;
+    int ungated;
 };
 
 /* out[i] = y, or out[i] += y when accumulate is set, with y = x[i] * scale; a soft_cap above 0

@@ -19,11 +19,17 @@
 #define HOUR_MS 3600000.0
 #define OBJECTIVE_MAX 1000000 /* a priority, either sign */
 #define OPTIONS_OF struct config
-#define DTYPES DTYPE_NAMES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
+#define DTYPE_ALIASES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
 
 static const struct option_row rows[] = {
     TEXT("Model", "model", model, "", "MODEL",
-         "directory in Hugging Face layout, or org/name[@rev] in the local Hugging Face cache"),
+         "directory in Hugging Face layout, .gguf file, or org/name[@rev][:FILE.gguf] in the local "
+         "Hugging Face cache"),
+    BOOL(NULL, "download", download, "false",
+         "get --model and --embedding-model from huggingface.co (or HF_ENDPOINT) into the cache if "
+         "they are not there"),
+    CHOICE(NULL, "inspect", inspect, "off", "off|text|json",
+           "print what --model is, needs and would be refused for, without loading it, and end"),
     TEXT(NULL, "served-model-name", served_model_name, "", "NAMES",
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
@@ -34,14 +40,16 @@ static const struct option_row rows[] = {
          "special tokens spelled in the text of users, tools and documents are control tokens"),
     CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
            "dummy: random weights for any config.json"),
-    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPES, "type of the weights; auto: as stored"),
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES DTYPE_ALIASES,
+           "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
            "auto: weights as stored; int8, int4: quantize at load, embedding and output layer to 8 "
            "bits; none: floats"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
            "weights that share a scale, for int8 and int4; auto: 128 for int8, 32 for int4"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPES,
-           "type of cached K and V; auto: that of --dtype"),
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE,
+           KV_DTYPE_NAMES DTYPE_ALIASES "|fp8_e4m3=fp8",
+           "type of cached K and V; auto: that of --dtype; int8, fp8: one byte and a shared scale"),
     COUNT(NULL, "max-model-len", max_model_len, 0, UINT32_MAX, "0",
           "longest prompt plus answer in tokens; 0: the model's, cut to what the KV pool holds"),
 

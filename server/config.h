@@ -25,6 +25,8 @@
 struct config {
     /* what to serve */
     char *model;
+    bool download;           /* get models that are not in the local cache */
+    char *inspect;           /* off, text, json */
     char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
     char *preamble;          /* comma list of files */

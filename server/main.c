@@ -24,12 +24,14 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/engine.h"
+#include "engine/inspect.h"
 #include "engine/model/hub.h"
 #include "engine/settings.h"
 #include "server/auth/auth.h"
 #include "server/banner.h"
 #include "server/cache_dir.h"
 #include "server/config.h"
+#include "server/download.h"
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
@@ -40,6 +42,7 @@
 #include "server/server.h"
 #include "server/summary.h"
 
+#define INSPECT_BYTES_MAX ((size_t)1 << 20)
 #define DRAIN_POLL_NS 20000000L
 #define FIGURES_NS 150000000L /* the pool publishes its figures every 100 ms */
 #define END_POLL_NS UINT64_C(5000000)
@@ -363,6 +366,57 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     return s;
 }
 
+/* Write the options in the reasons as this program's flags. */
+static enum status name_options(struct inspection *i)
+{
+    for (uint32_t k = 0; k < i->n_reasons; k++) {
+        struct buf words;
+        buf_init(&words, BUF_WHY_MAX);
+        enum status s = buf_puts(&words, i->reasons[k]);
+        config_name_options(&words);
+        char *named = s == OK ? strdup(buf_str(&words)) : NULL;
+        buf_fini(&words);
+        if (!named)
+            return ERR_NOMEM;
+        free(i->reasons[k]);
+        i->reasons[k] = named;
+    }
+    return OK;
+}
+
+/* Print the report of --inspect. A model that would be refused ends the program with 1. */
+static enum status inspect(const struct config *c, bool *is_refused, struct buf *why)
+{
+    struct buf path, text;
+    struct inspection i = {.n_reasons = 0};
+
+    buf_init(&path, 8192);
+    buf_init(&text, INSPECT_BYTES_MAX);
+    enum status s = download_models(c, why);
+    if (s == OK)
+        s = hub_resolve(c->model, &path, why);
+    if (s == OK) {
+        struct inspect_config config = {.name = c->model,
+                                        .path = buf_str(&path),
+                                        .device = c->device,
+                                        .max_num_seqs = (uint32_t)c->max_num_seqs,
+                                        .max_batched_tokens = (uint32_t)c->max_num_batched_tokens};
+        s = inspect_model(&i, &config, why);
+    }
+    if (s == OK)
+        s = name_options(&i);
+    if (s == OK)
+        s = strcmp(c->inspect, "json") == 0 ? inspect_write_json(&i, &text)
+                                            : inspect_write(&i, &text);
+    if (s == OK && (fputs(buf_str(&text), stdout) < 0 || fflush(stdout) != 0))
+        s = buf_why(why, ERR_IO, "standard output: %s", strerror(errno));
+    *is_refused = i.n_reasons > 0;
+    inspect_fini(&i);
+    buf_fini(&path);
+    buf_fini(&text);
+    return s;
+}
+
 static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 {
     struct preambles *preambles = NULL;
@@ -379,6 +433,8 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         s = preambles_open(&preambles, c->preamble, why);
     if (s == OK)
         s = kv_events_open(&kv_events, c, why);
+    if (s == OK)
+        s = download_models(c, why);
     if (s == OK)
         s = hub_resolve(c->model, &model_dir, why);
     if (s == OK)
@@ -412,6 +468,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 
 int main(int argc, char **argv)
 {
+    bool is_refused = false; /* by --inspect */
     struct config config;
     struct buf why;
     sigset_t set;
@@ -427,12 +484,14 @@ int main(int argc, char **argv)
     } else if (s == OK) {
         block_signals(&set);
         start_log(&config);
-        config_warn_unknown(environ);
+        bool inspects = strcmp(config.inspect, "off") != 0;
+        if (!inspects)
+            config_warn_unknown(environ);
         s = hash_init();
         if (s == OK)
             s = early_end_begin();
         if (s == OK)
-            s = run(&config, &set, &why);
+            s = inspects ? inspect(&config, &is_refused, &why) : run(&config, &set, &why);
         early_end_stop();
     } else { /* in the log format of the options, as far as they were read */
         log_init(LOG_INFO, config_wants_json(&config, argc, argv, environ));
@@ -443,5 +502,5 @@ int main(int argc, char **argv)
     }
     config_fini(&config);
     buf_fini(&why);
-    return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;
+    return s == OK && !is_refused ? EXIT_SUCCESS : EXIT_FAILURE;
 }

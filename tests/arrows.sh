@@ -42,6 +42,7 @@ arrows_table() {
 ^server/events/    ^base/|^server/events/|^cache/cache\.h$
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/tarnctl/verify  ^(base|clients)/|^cache/disk/disk_verify\.h$
+^clients/tarnctl/models  ^(base|clients)/|^engine/model/hub_download\.h$
 ^clients/          ^(base|clients)/
 ^loadgen/load/options\.c$  ^(base|clients)/|^loadgen/load/|^engine/settings\.h$
 ^loadgen/load/main\.c$  ^(base|clients)/|^loadgen/load/|^loadgen/sim/command\.h$
@@ -255,6 +256,7 @@ clients/planted.c <curl/curl.h>
 clients/planted.c "engine/engine.h"
 clients/planted.c "cache/disk/disk_verify.h"
 clients/tarnctl/verify_planted.c "cache/cache.h"
+clients/tarnctl/models_planted.c "engine/model/model.h"
 loadgen/planted.c "engine/engine.h"
 loadgen/load/planted.c "loadgen/sim/sim.h"
 loadgen/bench/policy/planted.c "engine/engine.h"

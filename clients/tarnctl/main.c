@@ -11,6 +11,7 @@
 #include "clients/tarnctl/docs.h"
 #include "clients/tarnctl/import.h"
 #include "clients/tarnctl/instances.h"
+#include "clients/tarnctl/models.h"
 #include "clients/tarnctl/tarnctl.h"
 #include "clients/tarnctl/verify.h"
 
@@ -23,7 +24,11 @@ static const char usage[] =
     "\n"
     "commands\n"
     "  health              whether the server is ready\n"
-    "  models              ids of the models, one a line\n"
+    "  models              ids of the models that the server has, one a line\n"
+    "  models inspect M    what model M needs and whether it can be loaded, without a server: a\n"
+    "                      directory, a .gguf file, or org/name[@revision][:FILE.gguf] in the\n"
+    "                      Hugging Face cache\n"
+    "  models download M   get org/name[@revision][:FILE.gguf] into the Hugging Face cache\n"
     "  chat TEXT           an answer to TEXT, printed as it comes\n"
     "  complete TEXT       a continuation of TEXT, printed as it comes\n"
     "  tokenize TEXT       token ids of TEXT\n"
@@ -75,8 +80,10 @@ static const char usage[] =
     "  --prefill now|lazy  `docs add`, `docs import`: compute the KV soon, or at the first use\n"
     "  --after ID          `docs list`: begin behind this id\n"
     "  --limit N           `docs list`: at most 1000; default 100\n"
-    "  --json              `cache`, `instances`, `docs`, `preambles`: print JSON instead of "
-    "tables\n"
+    "  --include GLOB      `models download`: the files of that name instead of those that Tarn\n"
+    "                      needs; repeatable\n"
+    "  --json              `cache`, `instances`, `docs`, `preambles`, `models inspect`: print\n"
+    "                      JSON instead of tables\n"
     "  -h, --help          this text\n"
     "  -V, --version       the version\n"
     "\n"
@@ -145,6 +152,13 @@ static void add_document_id(struct ctl_options *o, const char *id)
     o->document_ids[o->n_document_ids++] = id;
 }
 
+static void add_glob(struct ctl_options *o, const char *glob)
+{
+    if (o->n_globs == CTL_N_GLOBS_MAX)
+        ctl_die("--include: at most %d", CTL_N_GLOBS_MAX);
+    o->globs[o->n_globs++] = glob;
+}
+
 /* Options of `docs` and `preambles`. */
 static bool set_docs_value(struct ctl_options *o, const char *flag, const char *value)
 {
@@ -189,6 +203,8 @@ static bool set_value(struct ctl_options *o, const char *flag, const char *value
         add_document(o, value);
     else if (strcmp(flag, "--document-id") == 0)
         add_document_id(o, value);
+    else if (strcmp(flag, "--include") == 0)
+        add_glob(o, value);
     else if (strcmp(flag, "--max-tokens") == 0)
         o->request.max_tokens = parse_int(flag, value, 1, INT32_MAX);
     else if (strcmp(flag, "--temperature") == 0)
@@ -487,9 +503,15 @@ struct command {
     const char *name;
     const char *argument; /* the word after the name; "TEXT": any text; NULL: none */
     const char *operand;  /* the word after the argument; "ID...": one or more; NULL: none */
-    run_function *run;    /* NULL: `fetch`, or without a server */
+    run_function *run;
     fetch_function *fetch;
+    int (*run_local)(const struct ctl_options *o); /* without a server */
 };
+
+static int cache_verify(const struct ctl_options *o)
+{
+    return verify_path(stdout, stderr, o->words[2], o->json);
+}
 
 static int run_text(const struct ctl_options *o, const struct tarn_client *client)
 {
@@ -514,28 +536,30 @@ static int run_text(const struct ctl_options *o, const struct tarn_client *clien
 }
 
 static const struct command commands[] = {
-    {"health", NULL, NULL, NULL, tarn_health},
-    {"models", NULL, NULL, NULL, tarn_models},
-    {"metrics", NULL, NULL, NULL, tarn_metrics},
-    {"cache", NULL, NULL, cache, NULL},
-    {"cache", "reset", NULL, cache_reset, NULL},
-    {"cache", "erase", "KEY", cache_erase, NULL},
-    {"cache", "verify", "PATH", NULL, NULL},
-    {"instances", NULL, NULL, instances, NULL},
-    {"chat", "TEXT", NULL, run_text, NULL},
-    {"complete", "TEXT", NULL, run_text, NULL},
-    {"tokenize", "TEXT", NULL, run_text, NULL},
-    {"docs", "add", "FILE", docs_add, NULL},
-    {"docs", "list", NULL, docs_list, NULL},
-    {"docs", "show", "ID", docs_show, NULL},
-    {"docs", "warm", "ID...", docs_warm, NULL},
-    {"docs", "pin", "ID...", docs_pin, NULL},
-    {"docs", "unpin", "ID...", docs_unpin, NULL},
-    {"docs", "rm", "ID...", docs_rm, NULL},
-    {"docs", "import", "PATH", docs_import, NULL},
-    {"preambles", "add", "FILE", preambles_add, NULL},
-    {"preambles", "list", NULL, preambles_list, NULL},
-    {"preambles", "rm", "ID...", preambles_rm, NULL},
+    {"health", .fetch = tarn_health},
+    {"models", .fetch = tarn_models},
+    {"models", "inspect", "MODEL", .run_local = models_inspect},
+    {"models", "download", "MODEL", .run_local = models_download},
+    {"metrics", .fetch = tarn_metrics},
+    {"cache", .run = cache},
+    {"cache", "reset", .run = cache_reset},
+    {"cache", "erase", "KEY", .run = cache_erase},
+    {"cache", "verify", "PATH", .run_local = cache_verify},
+    {"instances", .run = instances},
+    {"chat", "TEXT", .run = run_text},
+    {"complete", "TEXT", .run = run_text},
+    {"tokenize", "TEXT", .run = run_text},
+    {"docs", "add", "FILE", .run = docs_add},
+    {"docs", "list", .run = docs_list},
+    {"docs", "show", "ID", .run = docs_show},
+    {"docs", "warm", "ID...", .run = docs_warm},
+    {"docs", "pin", "ID...", .run = docs_pin},
+    {"docs", "unpin", "ID...", .run = docs_unpin},
+    {"docs", "rm", "ID...", .run = docs_rm},
+    {"docs", "import", "PATH", .run = docs_import},
+    {"preambles", "add", "FILE", .run = preambles_add},
+    {"preambles", "list", .run = preambles_list},
+    {"preambles", "rm", "ID...", .run = preambles_rm},
 };
 
 static bool repeats(const struct command *c)
@@ -600,8 +624,8 @@ int main(int argc, char **argv)
     if (o.n_words == 0)
         ctl_die("a command is missing");
     const struct command *command = find_command(&o);
-    if (!command->run && !command->fetch)
-        return end_output(verify_path(stdout, stderr, o.words[2], o.json));
+    if (command->run_local)
+        return end_output(command->run_local(&o));
     if (command->run == cache_erase)
         check_key(o.words[2]);
     if (tarn_client_create(&client, &o.client, why, sizeof why) != TARN_OK)

@@ -15,6 +15,7 @@
 
 #define CTL_N_DOCUMENTS_MAX 64
 #define CTL_N_WORDS_MAX 1024
+#define CTL_N_GLOBS_MAX 64
 #define CTL_INPUT_BYTES_MAX ((size_t)32 << 20)
 
 struct ctl_options {
@@ -30,6 +31,8 @@ struct ctl_options {
     struct tarn_document_fields fields; /* of documents to be registered */
     const char *id, *after;             /* NULL: not given */
     uint32_t limit;                     /* 0: the server's default */
+    const char *globs[CTL_N_GLOBS_MAX]; /* [n_globs] --include */
+    size_t n_globs;
     const char *words[CTL_N_WORDS_MAX]; /* command and its arguments */
     size_t n_words;
 };

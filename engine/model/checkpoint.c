@@ -3,10 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+#include "base/gguf.h"
+#include "engine/model/gguf_tensors.h"
 #include "engine/model/quantized.h"
 #include "engine/model/safetensors.h"
 
 struct checkpoint {
+    struct gguf_tensors *gguf; /* else the two below */
     struct safetensors *safetensors;
     struct quantized *quantized; /* NULL: all tensors are plain */
 };
@@ -18,8 +22,9 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct bu
     *out = NULL;
     if (!c)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    enum status s = safetensors_open(&c->safetensors, path, why);
-    if (s == OK)
+    enum status s = gguf_is(path) ? gguf_tensors_open(&c->gguf, path, why)
+                                  : safetensors_open(&c->safetensors, path, why);
+    if (s == OK && c->safetensors)
         s = quantized_open(&c->quantized, c->safetensors, path, why);
     if (s == OK)
         *out = c;
@@ -34,6 +39,7 @@ void checkpoint_close(struct checkpoint *c)
         return;
     quantized_close(c->quantized);
     safetensors_close(c->safetensors);
+    gguf_tensors_close(c->gguf);
     free(c);
 }
 
@@ -47,16 +53,22 @@ static const struct tensor *find(const struct checkpoint *c, const char *name)
 
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name)
 {
-    static const char prefix[] = "model.";
-    const struct tensor *t = find(c, name);
+    static const char *const prefixes[] = {"model.", "bert.", "roberta."};
 
-    if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
-        t = find(c, name + sizeof prefix - 1);
+    if (c->gguf)
+        return gguf_tensors_find(c->gguf, name);
+    const struct tensor *t = find(c, name);
+    for (size_t i = 0; !t && i < ARRAY_SIZE(prefixes); i++) {
+        size_t n = strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], n) == 0)
+            t = find(c, name + n);
+    }
     return t;
 }
 
 enum status checkpoint_file(struct checkpoint *c, const struct tensor *t, int *fd, uint64_t *offset,
                             struct buf *why)
 {
-    return safetensors_file(c->safetensors, t, fd, offset, why);
+    return c->gguf ? gguf_tensors_file(c->gguf, t, fd, offset, why)
+                   : safetensors_file(c->safetensors, t, fd, offset, why);
 }

@@ -3,7 +3,7 @@
 #include "engine/model/family.h"
 
 const struct model_family *const model_families[] = {
-    &family_llama, &family_mistral, &family_qwen2,    &family_qwen3,
-    &family_phi3,  &family_gemma2,  &family_gemma3,   &family_smollm3,
-    &family_olmo2, &family_granite, &family_stablelm, NULL,
+    &family_llama,    &family_mistral, &family_qwen2,   &family_qwen3, &family_phi3,
+    &family_gemma2,   &family_gemma3,  &family_smollm3, &family_olmo2, &family_granite,
+    &family_stablelm, &family_bert,    &family_roberta, NULL,
 };

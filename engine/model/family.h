@@ -31,6 +31,7 @@ struct model_family {
     const char *const *architectures; /* config.json's `architectures`; ends with NULL */
     const char *const *model_types;   /* `model_type`, where there are none; ends with NULL */
     const char *embedding;            /* tensor whose type counts as the checkpoint's */
+    bool is_encoder; /* engine/run/encoder.h runs it instead of forward.h: for embeddings only */
 
     /* Read config.json into m, usually with model_read_common(); refuse what run_layer() cannot
      * compute. Fields that no other family has go into m->own. */
@@ -60,6 +61,8 @@ extern const struct model_family family_smollm3;
 extern const struct model_family family_olmo2;
 extern const struct model_family family_granite;
 extern const struct model_family family_stablelm;
+extern const struct model_family family_bert;
+extern const struct model_family family_roberta;
 
 /* Read the fields that Hugging Face configs of most families share: shapes, RoPE, type, end of
  * sequence. For read_config(). */

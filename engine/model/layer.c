@@ -144,6 +144,7 @@ enum status layer_attention(const struct layer_step *s, uint32_t layer, const fl
                                  .n_heads = m->n_heads,
                                  .layer = layer,
                                  .window = model_has_layer(m->windowed, layer) ? m->window : 0,
+                                 .bidirectional = s->bidirectional,
                                  .scale = layer_attention_scale(m),
                                  .soft_cap = (float)m->attention_cap,
                                  .q = qkv,
@@ -165,6 +166,18 @@ enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float
                                 .gate_up = gate_up,
                                 .out = out,
                                 .activation = s->model->activation};
+
+    return s->ops->silu_mul(s->device, NULL, &p);
+}
+
+enum status layer_activate(const struct layer_step *s, uint32_t dim, float *x)
+{
+    struct silu_mul_params p = {.n_rows = s->n_rows,
+                                .dim = dim,
+                                .gate_up = x,
+                                .out = x,
+                                .activation = s->model->activation,
+                                .ungated = 1};
 
     return s->ops->silu_mul(s->device, NULL, &p);
 }

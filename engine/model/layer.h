@@ -35,6 +35,7 @@ struct layer_step {
     const struct attn_seq *seqs;
     const struct attn_segment *segments;
     const struct kv_pool *pool;
+    bool bidirectional; /* attention is to all keys of a sequence */
     /* In place of the op, while sequences of the batch have KV on other instances; else NULL. The
      * arrays of p lie in host memory then. */
     enum status (*attention)(void *arg, const struct attention_params *p);
@@ -75,12 +76,14 @@ NODISCARD enum status layer_scale(const struct layer_step *s, uint32_t n_rows, u
                                   float *out);
 /* Rotate Q in qkv [T, (H + 2 G) d] in place; write rotated K and V into the KV pool. */
 NODISCARD enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv);
-/* out [T, H d] = causal attention of Q in qkv over the KV pool, with the model's scale, soft cap
- * and window. */
+/* out [T, H d] = attention of Q in qkv over the KV pool, with the model's scale, soft cap and
+ * window. */
 NODISCARD enum status layer_attention(const struct layer_step *s, uint32_t layer, const float *qkv,
                                       float *out);
 /* out [T, dim] = f(gate) * up of gate_up [T, 2 dim] with the model's activation f. */
 NODISCARD enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float *gate_up,
                                      float *out);
+/* x [T, dim] = f(x), for a feed-forward part without a gate. */
+NODISCARD enum status layer_activate(const struct layer_step *s, uint32_t dim, float *x);
 
 #endif

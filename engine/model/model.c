@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "engine/model/family.h"
+#include "engine/model/gguf_config.h"
 
 #define CONFIG_BYTES_MAX ((size_t)4 << 20)
 
@@ -323,11 +324,37 @@ static enum status read_json_file(struct model_config *m, const char *dir, const
     return s;
 }
 
+static enum status read_gguf(struct model_config *m, const char *path, struct buf *why)
+{
+    struct json *config = NULL, *generation = NULL;
+    struct gguf *g;
+    struct buf inner;
+    enum status s = gguf_open(&g, path, why);
+
+    if (s != OK)
+        return s;
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    s = gguf_config_make(g, &config, &generation, &inner);
+    if (s == OK)
+        s = read_config(config, m, &inner);
+    if (s == OK)
+        s = read_generation(generation, m, &inner);
+    if (s != OK)
+        buf_why(why, s, "%s: %s", path, buf_str(&inner));
+    buf_fini(&inner);
+    js_unref(config);
+    js_unref(generation);
+    gguf_close(g);
+    return s;
+}
+
 enum status model_config_load(struct model_config *m, const char *dir, struct buf *why)
 {
     enum status s;
 
     *m = (struct model_config){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    if (gguf_is(dir))
+        return read_gguf(m, dir, why);
     s = read_json_file(m, dir, "config.json", read_config, why);
     if (s != OK)
         return s;

@@ -1,4 +1,4 @@
-/* model.h - what config.json and generation_config.json say.
+/* model.h - what config.json and generation_config.json say, or the metadata of a GGUF file.
  *
  * Owns    nothing; plain data.
  * Thread  read-only after model_config_load().
@@ -85,7 +85,8 @@ struct model_config {
     uint32_t top_k;
 };
 
-/* Read DIR/config.json and, where it exists, DIR/generation_config.json. */
+/* Read DIR/config.json and, where it exists, DIR/generation_config.json; or the metadata of a GGUF
+ * file at that path. */
 NODISCARD enum status model_config_load(struct model_config *m, const char *dir, struct buf *why);
 
 /* The rows of struct model_config. */

@@ -12,7 +12,8 @@
  *
  * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
- * Errors  ERR_INVALID a tensor is missing or has another shape than config.json says;
+ * Errors  ERR_INVALID a tensor is missing or has another shape than the configuration
+ *         says;
  *         ERR_UNSUPPORTED a dtype; ERR_NOMEM.
  * Units   bytes, elements. */
 #ifndef TARN_ENGINE_MODEL_WEIGHTS_H
@@ -48,6 +49,10 @@ struct weights {
     float *final_norm;                /* [D] */
     float *final_norm_bias;           /* [D]; NULL: none */
     struct weight output; /* [V, D]; data is NULL with no_output, unless it is the embedding */
+    /* Of encoders; else zeros. The tables are floats in WEIGHT_ROWS, also of quantized models. */
+    struct weight positions;                     /* [max_pos, D] */
+    struct weight types;                         /* [n_types, D]; data is NULL if there are none */
+    float *embedding_norm, *embedding_norm_bias; /* [D] */
     uint64_t n_params;
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded: codes,

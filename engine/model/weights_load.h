@@ -36,9 +36,12 @@ struct job {
     uint32_t first_task;
 };
 
+struct weights_measure;
+
 struct loader {
     const struct weights_config *config;
     struct weights *w;
+    struct weights_measure *measure; /* NULL: load; else nothing is allocated or read */
     struct buf *why;
     const char *embedding; /* name of its tensor, once planned */
     bool uses_file;        /* a weight lies in the mapped file */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/model/weights_load.h"
+#include "engine/model/weights_measure.h"
 #include "kernels/pack.h"
 
 /* Group of int8 weights made of tensors that are quantized, but not to codes. Their own groups are
@@ -34,8 +35,12 @@ void plan_first_product(struct loader *l, const struct weight *w)
 static void *own(struct loader *l, size_t n_bytes)
 {
     struct weights *w = l->w;
-    void *p = device_alloc(w->device, n_bytes);
 
+    if (l->measure) {
+        w->n_bytes += n_bytes;
+        return l->measure->nowhere;
+    }
+    void *p = device_alloc(w->device, n_bytes);
     if (!p)
         return NULL;
     if (w->n_owned == w->owned_cap) {
@@ -53,8 +58,8 @@ static void *own(struct loader *l, size_t n_bytes)
     return p;
 }
 
-static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
-                               const struct tensor **out)
+static enum status check_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                                const struct tensor **out)
 {
     const struct tensor *t;
     uint32_t n_dims = cols ? 2 : 1;
@@ -73,11 +78,22 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
                        name, t->dtype_name);
     if (t->n_dims != n_dims || t->shape[0] != rows || (cols && t->shape[1] != cols))
         return buf_why(l->why, ERR_INVALID,
-                       "tensor %s has another shape than config.json says "
+                       "tensor %s has another shape than the configuration says "
                        "(wanted [%u%s%.0u])",
                        name, rows, cols ? ", " : "", cols);
     *out = t;
     return OK;
+}
+
+static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                               const struct tensor **out)
+{
+    enum status s = check_tensor(l, name, rows, cols, out);
+
+    if (s == OK || !l->measure || (s != ERR_INVALID && s != ERR_UNSUPPORTED))
+        return s;
+    weights_measure_fault(l);
+    return OK; /* the plan goes on, as if the weight were random */
 }
 
 static enum status add_job(struct loader *l, struct job job)
@@ -355,4 +371,47 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
         return OK;
     }
     return add_rows(l, &w->output, 0, m->n_vocab, name);
+}
+
+/* Plan a table [n, D] of floats whose rows are read one by one. */
+static enum status plan_table(struct loader *l, struct weight *w, uint32_t n, const char *tensor)
+{
+    uint32_t dim = plan_model(l)->dim;
+    struct job job = {.dtype = l->config->dtype, .n_rows = n, .k = dim, .scale = 1};
+    enum status s = OK;
+
+    if (!device_is_host(l->w->device))
+        return buf_why(l->why, ERR_UNSUPPORTED, "a model with %s runs on the CPU only", tensor);
+    s = find_tensor(l, tensor, n, dim, &job.tensor);
+    if (s != OK)
+        return s;
+    *w =
+        (struct weight){.dtype = job.dtype, .layout = WEIGHT_ROWS, .n = n, .k = dim, .stride = dim};
+    w->data = job.table = own(l, (size_t)n * dim * dtype_bytes(job.dtype));
+    return w->data ? add_job(l, job) : no_memory(l);
+}
+
+enum status plan_positions(struct loader *l, uint32_t first, uint32_t n, const char *tensor)
+{
+    struct weight *w = &l->w->positions;
+    enum status s = plan_table(l, w, first + n, tensor);
+
+    if (s != OK)
+        return s;
+    w->n = n;
+    w->data = (const unsigned char *)w->data + (size_t)first * w->k * dtype_bytes(w->dtype);
+    return OK;
+}
+
+enum status plan_types(struct loader *l, uint32_t n, const char *tensor)
+{
+    return plan_table(l, &l->w->types, n, tensor);
+}
+
+enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name)
+{
+    uint32_t dim = plan_model(l)->dim;
+    enum status s = plan_norm(l, &l->w->embedding_norm, dim, prefix, name);
+
+    return s == OK ? plan_norm_bias(l, &l->w->embedding_norm_bias, dim, prefix, name) : s;
 }

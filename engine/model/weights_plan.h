@@ -42,6 +42,14 @@ NODISCARD enum status plan_embedding(struct loader *l, const char *tensor);
 /* Plan weights->final_norm, its bias if the model's norms have one, and weights->output [V, D]; a
  * tied model has no tensor `head`. */
 NODISCARD enum status plan_output(struct loader *l, const char *norm, const char *head);
+/* The next three are for encoders on a host device; ERR_UNSUPPORTED on another. */
+/* Plan weights->positions [n, D]: the rows of a tensor [first + n, D] behind the first ones. */
+NODISCARD enum status plan_positions(struct loader *l, uint32_t first, uint32_t n,
+                                     const char *tensor);
+/* Plan weights->types [n, D]. */
+NODISCARD enum status plan_types(struct loader *l, uint32_t n, const char *tensor);
+/* Plan weights->embedding_norm and its bias. */
+NODISCARD enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name);
 /* Name the weight that a step multiplies first: the output product of the step before fetches it
  * early. */
 void plan_first_product(struct loader *l, const struct weight *w);

@@ -137,7 +137,7 @@ enum status forward_create(struct forward **out, const struct forward_config *co
                                   .model = config->model,
                                   .weights = config->weights,
                                   .n_pos = config->n_pos};
-    if (config->group.n > 1 && !f->step.ops->all_reduce)
+    if (config->model->family->is_encoder || (config->group.n > 1 && !f->step.ops->all_reduce))
         s = ERR_UNSUPPORTED;
     else
         s = alloc_buffers(f);

@@ -7,7 +7,7 @@
  * Owns    its activations, sized once for n_rows_max and n_out_max; borrows model, weights, device.
  * Thread  engine thread only.
  * Errors  forward_create(): ERR_NOMEM; ERR_UNSUPPORTED for a group of several devices without a
- *         collective. forward_run(): errors of the device.
+ *         collective, and for an encoder. forward_run(): errors of the device.
  *         A query to another instance that fails is no error: batch.queries says so.
  * Units   rows, elements. */
 #ifndef TARN_ENGINE_RUN_FORWARD_H

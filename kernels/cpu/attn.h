@@ -28,6 +28,8 @@ struct attn_job {
     uint32_t dim_padded; /* dim rounded up to whole panels; the stride of a task's results */
     uint32_t n_tasks;
     uint32_t task_queries; /* most queries of a task */
+    size_t scales_at;      /* bytes from a head's elements to its scales, if any */
+    uint32_t type;         /* the place of the KV's type among the kernels */
     bool keeps_tiles;      /* attention_tiles(): p->out receives tiles instead of results */
     bool amx;              /* the kernel of matrix tiles, which has no windows and soft caps */
 };
@@ -62,7 +64,9 @@ static inline const float *attn_query(const struct attn_task *task, uint32_t i)
 static uint32_t attn_visible(const struct attn_task *task, const struct attn_segment *seg,
                              uint32_t query)
 {
-    uint32_t pos = task->seq->pos0 + query / task->job->n_shared;
+    uint32_t row =
+        task->job->p->bidirectional ? task->seq->n_rows - 1 : query / task->job->n_shared;
+    uint32_t pos = task->seq->pos0 + row;
 
     return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
 }

@@ -1,4 +1,4 @@
-/* attn_body.h - causal attention over tiles that are segments; compiled once per variant.
+/* attn_body.h - attention over tiles that are segments; compiled once per variant.
  *
  * A task (attn.h) walks the segments with up to ATTN_QUERIES queries in register groups:
  *
@@ -12,7 +12,11 @@
  * does not see is replaced by -inf before the maximum and by 0 after exp, whatever its slot
  * contains (it may be unwritten). The sum over V begins at the row's first visible key, which a
  * window puts behind the first of the segment, and stops at the last one, instead of multiplying by
- * 0, because 0 * inf is NaN. */
+ * 0, because 0 * inf is NaN.
+ *
+ * KV of one byte: the chains run over the numbers without their scales. A score is multiplied by
+ * its key's scale before all else, and p[r][j] by the scale of value j once p is summed. Both
+ * operations, too, treat each query and key separately. */
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
@@ -59,7 +63,15 @@ static inline ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i
 /* Bytes of one element of a row of K or V in memory; in bf16 a row consists of pairs. */
 ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
 {
+    if (kv_dtype_is_scaled(t))
+        return 1;
     return t == DTYPE_F16 ? 2 : 4;
+}
+
+/* The scales of K (v = 0) or V (v = 1) of block i of the segment. */
+static const float *attn_scales(const struct attn_group *g, int v, uint32_t i)
+{
+    return (const float *)(const void *)(attn_block(g, v, i) + g->task->job->scales_at);
 }
 
 ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
@@ -76,6 +88,8 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
     for (uint32_t j0 = g->hidden[0] / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS; j0 < g->n_any;
          j0 += KV_BLOCK_TOKENS) {
         const unsigned char *k = attn_block(g, 0, j0 / KV_BLOCK_TOKENS);
+        const float *scales =
+            kv_dtype_is_scaled(t) ? attn_scales(g, 0, j0 / KV_BLOCK_TOKENS) : NULL;
 
         c.ahead = attn_ahead(g, 0, j0 / KV_BLOCK_TOKENS, g->n_any);
         for (uint32_t col = 0; col < KV_BLOCK_TOKENS; col += (uint32_t)nc * VW) {
@@ -89,6 +103,11 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
                 chain_pairs(acc, n_rows, nc, false, &c);
             else
                 chain_plain(acc, n_rows, nc, t, false, &c);
+            if (kv_dtype_is_scaled(t)) {
+                UNROLL
+                for (int i = 0; i < n_rows * nc; i++)
+                    acc[i] *= v_load(scales + col + i % nc * VW);
+            }
             UNROLL
             for (int i = 0; i < n_rows * nc; i++)
                 v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX + j0 + col +
@@ -148,6 +167,17 @@ static void attn_cap_scores(const struct attn_group *g, uint32_t row)
 
     for (uint32_t j = g->hidden[row] / VW * VW; j < g->n_keys[row]; j += VW)
         v_store(score + j, v_tanh(v_load(score + j) / cap) * cap);
+}
+
+/* Multiply the probabilities of a row's keys [first, n_keys) by the scales of their values. The
+ * vectors at both ends may cover other keys, whose probabilities nothing reads. */
+static void attn_scale_values(const struct attn_group *g, float *p, uint32_t first, uint32_t n_keys)
+{
+    for (uint32_t j = first / VW * VW; j < n_keys; j += VW) {
+        const float *scales = attn_scales(g, 1, j / KV_BLOCK_TOKENS) + j % KV_BLOCK_TOKENS;
+
+        v_store(p + j, v_load(p + j) * v_load(scales));
+    }
 }
 
 /* Continue the chains of rows [row, row + n_rows) of the group over keys [begin, end), for the
@@ -221,6 +251,25 @@ static __attribute__((noinline)) void attn_values_row(const struct attn_group *g
         attn_values(g, DTYPE_BF16, row, 1, begin, end);
 }
 
+/* attn_values_row() for KV of one byte. */
+static __attribute__((noinline)) void attn_values_row_scaled(const struct attn_group *g, int row,
+                                                             uint32_t begin, uint32_t end)
+{
+    if (g->task->job->p->pool.layout.dtype == DTYPE_I8)
+        attn_values(g, DTYPE_I8, row, 1, begin, end);
+    else
+        attn_values(g, DTYPE_F8, row, 1, begin, end);
+}
+
+ALWAYS_INLINE void attn_values_row_of(const struct attn_group *g, enum dtype t, int row,
+                                      uint32_t begin, uint32_t end)
+{
+    if (kv_dtype_is_scaled(t))
+        attn_values_row_scaled(g, row, begin, end);
+    else
+        attn_values_row(g, row, begin, end);
+}
+
 /* The sums over V with a window. Keys that all rows see are computed together, those before and
  * behind them row by row. A row's chain begins at its own first key: keys before it count exactly
  * 0, whatever V holds there. */
@@ -231,12 +280,12 @@ ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, 
     memset(g->task->mem->tile, 0, (size_t)n_rows * g->task->job->dim_padded * sizeof(float));
     for (int r = 0; r < n_rows; r++)
         if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
-            attn_values_row(g, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
+            attn_values_row_of(g, t, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
     if (begin < g->n_common)
         attn_values(g, t, 0, n_rows, begin, g->n_common);
     for (int r = 0; r < n_rows; r++)
         if (end < g->n_keys[r])
-            attn_values_row(g, r, end, g->n_keys[r]);
+            attn_values_row_of(g, t, r, end, g->n_keys[r]);
 }
 
 /* Merge the tile into the row's running result by log-sum-exp. */
@@ -294,6 +343,8 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
             attn_softmax(score, g->n_keys[r], &max[r], &sum[r]);
         else if (g->hidden[r] < g->n_keys[r])
             attn_softmax_window(score, g->hidden[r], g->n_keys[r], &max[r], &sum[r]);
+        if (kv_dtype_is_scaled(t))
+            attn_scale_values(g, score, g->hidden[r], g->n_keys[r]);
     }
     if (is_windowed)
         attn_values_window(g, t, n_rows);
@@ -303,7 +354,7 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
         if (g->n_keys[r] <= g->hidden[r])
             continue;
         if (!is_windowed && n_rows > 1 && g->n_keys[r] > g->n_common)
-            attn_values_row(g, r, g->n_common, g->n_keys[r]);
+            attn_values_row_of(g, t, r, g->n_common, g->n_keys[r]);
         const float *tile = task->mem->tile + (size_t)r * task->job->dim_padded;
         if (task->tiles)
             attn_keep(g, (uint32_t)r, tile, max[r], sum[r]);
@@ -324,8 +375,18 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
     static void attn_bf16_##rows(const struct attn_group *g)                                       \
     {                                                                                              \
         attn_group(g, DTYPE_BF16, rows);                                                           \
+    }                                                                                              \
+    static void attn_i8_##rows(const struct attn_group *g)                                         \
+    {                                                                                              \
+        attn_group(g, DTYPE_I8, rows);                                                             \
+    }                                                                                              \
+    static void attn_f8_##rows(const struct attn_group *g)                                         \
+    {                                                                                              \
+        attn_group(g, DTYPE_F8, rows);                                                             \
     }
-#define ATTN_ROW(rows) [rows - 1] = {attn_f32_##rows, attn_f16_##rows, attn_bf16_##rows}
+#define ATTN_ROW(rows)                                                                             \
+    [rows - 1] = {attn_f32_##rows, attn_f16_##rows, attn_bf16_##rows, attn_i8_##rows,              \
+                  attn_f8_##rows}
 
 /* Group sizes that have an instance: the usual numbers of query heads per KV head, and the
  * largest. */
@@ -341,7 +402,9 @@ ATTN_GROUPS(8)
 ATTN_GROUPS(12)
 #endif
 
-static void (*const attn_groups[ROWS_MAX][DTYPE_FLOATS])(const struct attn_group *) = {
+/* Types of KV: the float types, then I8 and F8. */
+#define ATTN_TYPES (DTYPE_FLOATS + 2)
+static void (*const attn_groups[ROWS_MAX][ATTN_TYPES])(const struct attn_group *) = {
     ATTN_ROW(1), ATTN_ROW(2),  ATTN_ROW(3), ATTN_ROW(4),
 #if ROWS_MAX >= 6
     ATTN_ROW(6),
@@ -397,7 +460,7 @@ static void attn_segment(const struct attn_task *task, const struct attn_segment
         g.n_any = g.n_keys[rows - 1];
         g.q = task->mem->q + (size_t)g.first * task->job->dim;
         if (g.n_any > g.hidden[0])
-            attn_groups[rows - 1][task->job->p->pool.layout.dtype](&g);
+            attn_groups[rows - 1][task->job->type](&g);
     }
 }
 
@@ -475,10 +538,12 @@ static void attn_run(struct device *d, const struct attention_params *p, bool ke
         .dim = dim,
         .dim_padded = (dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS,
         .task_queries = ATTN_QUERIES,
+        .scales_at = kv_elements_bytes(&p->pool),
+        .type = p->pool.layout.dtype == DTYPE_F8 ? DTYPE_FLOATS + 1 : p->pool.layout.dtype,
         .keeps_tiles = keeps_tiles,
     };
 
-    ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && !(p->bidirectional && p->window));
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
 #ifdef HAVE_AMX
     job.amx = attn_amx_fits(&p->pool) && p->window == 0 && !(p->soft_cap > 0);
@@ -507,7 +572,8 @@ static enum status attention_tiles(struct device *d, struct stream *s,
                                    const struct attention_params *p)
 {
     (void)s;
-    if (!kv_layout_is_native(&p->pool.layout) || p->window > 0 || p->soft_cap > 0)
+    if (!kv_layout_is_native(&p->pool.layout) || p->window > 0 || p->soft_cap > 0 ||
+        p->bidirectional)
         return ERR_UNSUPPORTED;
     attn_run(d, p, true);
     return OK;

@@ -39,15 +39,24 @@ ALWAYS_INLINE int chain_cols(int n_rows)
     return nc;
 }
 
+/* Bytes of an element of w; one byte: KV that is scaled by the caller. */
+ALWAYS_INLINE size_t chain_bytes(enum dtype t)
+{
+    return kv_dtype_is_scaled(t) ? 1 : dtype_bytes(t);
+}
+
 ALWAYS_INLINE vf chain_load(enum dtype t, bool part, const struct chain *c, const unsigned char *w,
                             int j)
 {
     uint32_t col = (uint32_t)j * VW;
 
-    w += col * dtype_bytes(t);
+    w += col * chain_bytes(t);
     if (!part || c->n_cols >= col + VW)
-        return v_load_as(t, w);
-    return c->n_cols <= col ? v_set1(0) : v_load_as_n(t, w, c->n_cols - col);
+        return kv_dtype_is_scaled(t) ? v_load_byte(t, w) : v_load_as(t, w);
+    if (c->n_cols <= col)
+        return v_set1(0);
+    return kv_dtype_is_scaled(t) ? v_load_byte_n(t, w, c->n_cols - col)
+                                 : v_load_as_n(t, w, c->n_cols - col);
 }
 
 /* One k for all rows; w has the NC vectors of this k. */
@@ -109,7 +118,7 @@ ALWAYS_INLINE void chain_plain(vf *acc, int n_rows, int nc, enum dtype t, bool p
         vf wv[PANEL_COLS / VW];
 
         if (c->ahead)
-            fetch_lines(w, (size_t)nc * VW * dtype_bytes(t), c->ahead);
+            fetch_lines(w, (size_t)nc * VW * chain_bytes(t), c->ahead);
         if (c->fetch && (t == DTYPE_F32 || k % 2 == 0))
             chain_fetch_step(c->fetch, t == DTYPE_F32 ? k : k / 2);
         UNROLL

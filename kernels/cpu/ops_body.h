@@ -23,4 +23,5 @@ const struct ops CPU_OPS = {
     .kv_gather = kv_gather,
     .kv_scatter = kv_scatter,
     .scale = scale,
+    .kv_dtypes = KV_FLOAT_DTYPES | KV_SCALED_DTYPES,
 };

@@ -120,6 +120,39 @@ ALWAYS_INLINE void v_store_as_n(enum dtype t, void *p, vf v, uint32_t n)
         h_store_n(p, t == DTYPE_F16 ? v_to_f16(v) : v_to_bf16(v), n);
 }
 
+/* VW elements of KV of one byte as floats, without their scale. */
+ALWAYS_INLINE vf v_load_byte(enum dtype t, const void *p)
+{
+    vi b = v_widen_i8(p);
+
+    if (t == DTYPE_I8)
+        return v_from_i32(b);
+    vf mag = (vf)((b & 0x7f) << 20) * 0x1p120f; /* as kv_unrounded() */
+    return (vf)((vu)mag | ((vu)b & 0x80000000u));
+}
+
+ALWAYS_INLINE vf v_load_byte_n(enum dtype t, const void *p, uint32_t n)
+{
+    unsigned char b[VW] = {0};
+
+    memcpy(b, p, n);
+    return v_load_byte(t, b);
+}
+
+/* kv_round() of each lane; the result is in the low byte. */
+ALWAYS_INLINE vu v_round_byte(enum dtype t, vf y)
+{
+    const vf magic = v_set1(t == DTYPE_I8 ? 12582912.0f : 16384.0f);
+    vu u = (vu)y, mag = u & 0x7fffffffu;
+
+    if (t == DTYPE_I8)
+        return (vu)(y + magic) - (vu)magic;
+    vu small = (vu)((vf)mag + magic) - (vu)magic;
+    vu large = (mag + 0x7ffffu + (mag >> 20 & 1) - 0x3c000000u) >> 20;
+    vu is_large = (vu)(mag >= 0x3c800000u);
+    return (u >> 24 & 0x80) | (large & is_large) | (small & ~is_large);
+}
+
 /* Sum of all lanes, always by the same tree. */
 static inline float v_sum(vf v)
 {

@@ -62,6 +62,16 @@ static inline vh v_to_f16(vf v)
     return (vh)_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
+static inline vi v_widen_i8(const void *p)
+{
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64(p));
+}
+
+static inline vf v_from_i32(vi v)
+{
+    return _mm256_cvtepi32_ps((__m256i)v);
+}
+
 /* acc + the sum of the four products in each 32-bit lane, w in 0 .. 15, a in -127 .. 127. Exact:
  * pairs of products stay below 2^15. */
 static inline vi v_dot_i4(vi acc, vb w, vi a)

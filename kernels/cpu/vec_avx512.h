@@ -87,6 +87,17 @@ static inline vh v_to_f16(vf v)
     return (vh)_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
+/* VW signed bytes in 32-bit lanes. */
+static inline vi v_widen_i8(const void *p)
+{
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128(p));
+}
+
+static inline vf v_from_i32(vi v)
+{
+    return _mm512_cvtepi32_ps((__m512i)v);
+}
+
 /* acc + the sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
 static inline vi v_dot_i8(vi acc, vb w, vi a)
 {

@@ -87,6 +87,19 @@ static inline vh v_to_f16(vf v)
     return h;
 }
 
+static inline vi v_widen_i8(const void *p)
+{
+    int8_t b[VW];
+
+    memcpy(b, p, sizeof(b));
+    return (vi){b[0], b[1], b[2], b[3]};
+}
+
+static inline vf v_from_i32(vi v)
+{
+    return __builtin_convertvector(v, vf);
+}
+
 /* acc + the sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
 static inline vi v_dot_i8(vi acc, vb w, vi a)
 {

@@ -9,37 +9,32 @@
 #define THREADS 256
 #define GRID_Y_MAX 65535
 
-static __device__ __forceinline__ float silu_mul(float x, float up)
+template <enum activation F> static __device__ __forceinline__ float activate(float x)
 {
-    return x / (1 + expf(-x)) * up;
-}
-
-static __device__ __forceinline__ float gelu_mul(float x, float up)
-{
+    if (F == ACTIVATION_GELU)
+        return x * (0.5f * erfcf(x * -0.70710678f));
+    if (F == ACTIVATION_SILU)
+        return x / (1 + expf(-x));
     float u = (x * x * 0.044715f + 1) * x * 1.5957691216057308f; /* 2 sqrt(2 / pi) */
 
-    return x / (1 + expf(-u)) * up;
-}
-
-template <enum activation F>
-static __device__ __forceinline__ float gated(float x, float up)
-{
-    return F == ACTIVATION_SILU ? silu_mul(x, up) : gelu_mul(x, up);
+    return x / (1 + expf(-u));
 }
 
 template <enum activation F, bool VEC>
 static __global__ void __launch_bounds__(THREADS) silu_mul_kernel(struct silu_mul_params p)
 {
-    const float *gate = p.gate_up + (size_t)blockIdx.x * 2 * p.dim;
+    const float *gate = p.gate_up + (size_t)blockIdx.x * (p.ungated ? 1 : 2) * p.dim;
     float *out = p.out + (size_t)blockIdx.x * p.dim;
     uint32_t step = gridDim.y * THREADS * 4;
 
     for (uint32_t i = (blockIdx.y * THREADS + threadIdx.x) * 4; i < p.dim; i += step) {
-        float4 g = load4<VEC>(gate, i, p.dim), u = load4<VEC>(gate + p.dim, i, p.dim);
+        float4 g = load4<VEC>(gate, i, p.dim), u = make_float4(1, 1, 1, 1);
 
+        if (!p.ungated)
+            u = load4<VEC>(gate + p.dim, i, p.dim);
         store4<VEC>(out, i, p.dim,
-                    make_float4(gated<F>(g.x, u.x), gated<F>(g.y, u.y), gated<F>(g.z, u.z),
-                                gated<F>(g.w, u.w)));
+                    make_float4(activate<F>(g.x) * u.x, activate<F>(g.y) * u.y,
+                                activate<F>(g.z) * u.z, activate<F>(g.w) * u.w));
     }
 }
 
@@ -68,7 +63,9 @@ enum status cuda_silu_mul(struct device *d, struct stream *stream, const struct 
 
     if (p->n_rows == 0)
         return OK;
-    if (p->activation == ACTIVATION_GELU_TANH)
+    if (p->activation == ACTIVATION_GELU)
+        silu_mul_launch<ACTIVATION_GELU>(p, s);
+    else if (p->activation == ACTIVATION_GELU_TANH)
         silu_mul_launch<ACTIVATION_GELU_TANH>(p, s);
     else
         silu_mul_launch<ACTIVATION_SILU>(p, s);

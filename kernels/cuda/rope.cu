@@ -256,7 +256,7 @@ enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct r
     if (p->n_rows == 0)
         return OK;
     ASSERT(p->rot_dim <= p->pool.head_dim && p->rot_dim % 2 == 0 && p->layer < p->pool.n_layers);
-    if (!kv_layout_is_native(&p->pool.layout))
+    if (!kv_layout_is_native(&p->pool.layout) || p->pool.layout.scale_group)
         return ERR_UNSUPPORTED;
     switch (p->pool.layout.dtype) {
     case DTYPE_F32:

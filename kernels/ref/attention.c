@@ -31,9 +31,15 @@ static double dot_key(const struct attention_params *p, const float *q, const vo
     double sum = 0;
 
     for (uint32_t i = 0; i < p->pool.head_dim; i++)
-        sum += (double)q[i] * dtype_load(p->pool.layout.dtype, k, kv_k_index(&p->pool, i, offset));
+        sum += (double)q[i] * kv_load(&p->pool, k, 0, i, offset);
     sum *= p->scale;
     return p->soft_cap > 0 ? p->soft_cap * tanh(sum / p->soft_cap) : sum;
+}
+
+/* Number of keys up to the last one that a row sees. */
+static uint32_t keys_end(const struct attention_params *p, const struct attn_seq *seq, uint32_t row)
+{
+    return seq->pos0 + (p->bidirectional ? seq->n_rows : row + 1);
 }
 
 /* Position of the first key that the row at `pos` sees. */
@@ -47,7 +53,7 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
 {
     uint32_t dim = p->pool.head_dim;
     uint32_t g = h / (p->n_heads / p->pool.n_kv_heads);
-    uint32_t n_keys = seq->pos0 + row + 1, first = first_key(p, seq->pos0 + row);
+    uint32_t n_keys = keys_end(p, seq, row), first = first_key(p, seq->pos0 + row);
     const float *q = p->q + (seq->row0 + row) * p->q_stride + (size_t)h * dim;
     float *out = p->out + ((size_t)(seq->row0 + row) * p->n_heads + h) * dim;
     double max = -INFINITY, total = 0;
@@ -74,7 +80,7 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
                 continue;
             const void *v = kv_at(&p->pool, block, p->layer, 1, g);
 
-            sum += score[j] * dtype_load(p->pool.layout.dtype, v, kv_v_index(&p->pool, i, off));
+            sum += score[j] * kv_load(&p->pool, v, 1, i, off);
         }
         out[i] = total == 0 ? 0 : (float)(sum / total);
     }
@@ -87,9 +93,7 @@ enum status ref_attention(struct device *d, struct stream *s, const struct atten
 {
     (void)d;
     (void)s;
-    if (p->pool.layout.scale_group)
-        return ERR_UNSUPPORTED;
-    ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && !(p->bidirectional && p->window));
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct attn_seq *seq = &p->seqs[i];
         double *score = malloc(((size_t)seq->pos0 + seq->n_rows + 1) * sizeof(*score));

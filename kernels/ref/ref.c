@@ -14,4 +14,5 @@ const struct ops ref_ops = {
     .kv_gather = ref_kv_gather,
     .kv_scatter = ref_kv_scatter,
     .scale = ref_scale,
+    .kv_dtypes = KV_FLOAT_DTYPES | KV_SCALED_DTYPES,
 };

@@ -4,6 +4,8 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
+#define HEAD_DIM_MAX 1024
+
 /* Element i of a head after rotation. Pairs are (i, i + r/2); dimensions from r on stay as they
  * are. */
 static float rotated(const float *x, uint32_t i, uint32_t r, const float *cos_sin)
@@ -36,18 +38,16 @@ static void store_kv(const struct rope_kv_params *p, uint32_t t, const float *co
     uint32_t block = p->slot_block[t];
     uint32_t off = p->slot_offset[t];
 
-    ASSERT(block < p->pool.n_blocks && off < p->pool.layout.block_tokens);
+    ASSERT(block < p->pool.n_blocks && off < p->pool.layout.block_tokens && dim <= HEAD_DIM_MAX);
     for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
         const float *k = p->k + t * p->qkv_stride + (size_t)g * dim;
-        const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
-        void *k_out = kv_at(&p->pool, block, p->layer, 0, g);
-        void *v_out = kv_at(&p->pool, block, p->layer, 1, g);
+        float head[HEAD_DIM_MAX];
 
-        for (uint32_t i = 0; i < dim; i++) {
-            dtype_store(p->pool.layout.dtype, k_out, kv_k_index(&p->pool, i, off),
-                        rotated(k, i, p->rot_dim, cos_sin));
-            dtype_store(p->pool.layout.dtype, v_out, kv_v_index(&p->pool, i, off), v[i]);
-        }
+        for (uint32_t i = 0; i < dim; i++)
+            head[i] = rotated(k, i, p->rot_dim, cos_sin);
+        kv_token_store(&p->pool, block, p->layer, 0, g, off, head);
+        kv_token_store(&p->pool, block, p->layer, 1, g, off,
+                       p->v + t * p->qkv_stride + (size_t)g * dim);
     }
 }
 
@@ -55,8 +55,6 @@ enum status ref_rope_kv(struct device *d, struct stream *s, const struct rope_kv
 {
     (void)d;
     (void)s;
-    if (p->pool.layout.scale_group)
-        return ERR_UNSUPPORTED;
     for (uint32_t t = 0; t < p->n_rows; t++) {
         ASSERT(p->pos[t] < p->n_pos);
         const float *cos_sin = p->cos_sin + (size_t)p->pos[t] * p->rot_dim;

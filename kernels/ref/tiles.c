@@ -14,7 +14,7 @@ static double score_of(const struct attention_params *p, const struct attn_segme
     double sum = 0;
 
     for (uint32_t i = 0; i < p->pool.head_dim; i++)
-        sum += (double)q[i] * dtype_load(p->pool.layout.dtype, k, kv_k_index(&p->pool, i, offset));
+        sum += (double)q[i] * kv_load(&p->pool, k, 0, i, offset);
     return sum * p->scale;
 }
 
@@ -39,8 +39,7 @@ static void one_tile(const struct attention_params *p, const struct attn_segment
             const void *v =
                 kv_at(&p->pool, p->blocks[seg->block0 + j / per_block], p->layer, 1, kv_head);
 
-            sum += score[j] *
-                   dtype_load(p->pool.layout.dtype, v, kv_v_index(&p->pool, i, j % per_block));
+            sum += score[j] * kv_load(&p->pool, v, 1, i, j % per_block);
         }
         tile[i] = (float)sum;
     }
@@ -71,7 +70,7 @@ enum status ref_attention_tiles(struct device *d, struct stream *s,
 
     (void)d;
     (void)s;
-    if (p->pool.layout.scale_group || p->window > 0 || p->soft_cap > 0)
+    if (p->window > 0 || p->soft_cap > 0 || p->bidirectional)
         return ERR_UNSUPPORTED;
     for (uint32_t i = 0; i < p->n_seqs; i++)
         out = seq_tiles(p, &p->seqs[i], out);

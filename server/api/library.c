@@ -268,7 +268,7 @@ static enum status embed(const struct library_parts *parts, struct document *d, 
     if (s == OK)
         s = buf_reserve(&d->embedding, dim * sizeof(float));
     if (s == OK)
-        s = embedder_encode(parts->embedder, buf_str(&text), text.len,
+        s = embedder_encode(parts->embedder, EMBEDDER_DOCUMENT, buf_str(&text), text.len,
                             (float *)(void *)d->embedding.data, NULL, why);
     if (s == OK)
         d->embedding.len = dim * sizeof(float);

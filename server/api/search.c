@@ -211,8 +211,8 @@ static enum status embed(struct search *s, struct embedder *e, struct search_sta
     enum status st = buf_reserve(&s->vector, dim * sizeof(float));
 
     if (st == OK)
-        st = embedder_encode(e, buf_str(&s->query), s->query.len, (float *)(void *)s->vector.data,
-                             NULL, why);
+        st = embedder_encode(e, EMBEDDER_QUERY, buf_str(&s->query), s->query.len,
+                             (float *)(void *)s->vector.data, NULL, why);
     if (st == OK)
         s->vector.len = dim * sizeof(float);
     state->embedding_ms = ms_since(begin_ns);

@@ -1,7 +1,7 @@
 /* tarn-embed - the vector of a text, from engine/embedder.h.
  *
  *     tarn-embed MODEL_DIR TEXT_FILE OUT_FILE [--dtype T] [--quantization Q] [--cpu-variant V]
- *                [--threads N] [--step N] [--max-tokens N]
+ *                [--threads N] [--step N] [--max-tokens N] [--role query]
  *
  * OUT_FILE gets raw little-endian float32 [dim]. Standard output gets the model's name, the number
  * of tokens that were computed, and the ids of the whole text. A test program. */
@@ -26,14 +26,16 @@ static void check(enum status s, const struct buf *why)
         die(status_name(s), buf_str(why));
 }
 
-static void parse(struct embedder_config *c, int argc, char **argv)
+static void parse(struct embedder_config *c, enum embedder_role *role, int argc, char **argv)
 {
     if (argc < 4)
         die("usage", "tarn-embed MODEL_DIR TEXT_FILE OUT_FILE [options]");
     c->model_dir = argv[1];
     for (int i = 4; i + 1 < argc; i += 2) {
         const char *v = argv[i + 1];
-        if (!strcmp(argv[i], "--dtype"))
+        if (!strcmp(argv[i], "--role"))
+            *role = !strcmp(v, "query") ? EMBEDDER_QUERY : EMBEDDER_DOCUMENT;
+        else if (!strcmp(argv[i], "--dtype"))
             c->dtype = v;
         else if (!strcmp(argv[i], "--quantization"))
             c->quantization = v;
@@ -89,19 +91,20 @@ static void print_ids(const char *dir, const char *text, size_t len, struct buf 
 int main(int argc, char **argv)
 {
     struct embedder_config c = {0};
+    enum embedder_role role = EMBEDDER_DOCUMENT;
     struct embedder *e;
     struct buf why;
     uint32_t n_tokens;
     size_t len;
 
     buf_init(&why, BUF_WHY_MAX);
-    parse(&c, argc, argv);
+    parse(&c, &role, argc, argv);
     check(embedder_open(&e, &c, &why), &why);
     float *v = calloc(embedder_dim(e), sizeof *v);
     char *text = read_text(argv[2], &len);
     if (!v)
         die("out of memory", "");
-    check(embedder_encode(e, text, len, v, &n_tokens, &why), &why);
+    check(embedder_encode(e, role, text, len, v, &n_tokens, &why), &why);
     printf("%s %u", embedder_name(e), n_tokens);
     print_ids(c.model_dir, text, len, &why);
     write_vector(argv[3], v, embedder_dim(e));

@@ -35,6 +35,8 @@ static enum dtype dtype_of(const char *name, enum dtype otherwise)
 {
     if (!name)
         return otherwise;
+    if (!strcmp(name, "int8") || !strcmp(name, "fp8")) /* of KV only */
+        return !strcmp(name, "int8") ? DTYPE_I8 : DTYPE_F8;
     return !strcmp(name, "bf16") ? DTYPE_BF16 : !strcmp(name, "f16") ? DTYPE_F16 : DTYPE_F32;
 }
 

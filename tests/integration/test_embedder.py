@@ -153,9 +153,49 @@ class Embedder(unittest.TestCase):
     def test_special_tokens_in_a_text_are_plain_text(self) -> None:
         self.assertGreater(self.embed("<|end|>").n_tokens, 3)
 
+    def test_prompts_of_the_model_are_put_in_front(self) -> None:
+        prompts = {"query": "Instruct: find it\nQuery:", "passage": "", "other": "x"}
+        file = self.model / "config_sentence_transformers.json"
+        write_json(file, {"prompts": prompts, "default_prompt_name": None})
+        plain = Embedding(self.model, "Instruct: find it\nQuery:who?").raw
+        self.assertEqual(self.embed("who?", "--role", "query").raw, plain)
+        who = self.embed("who?").raw
+        self.assertNotEqual(who, plain)
+        write_json(file, {"prompts": {"query": "", "it": "Instruct: find it\nQuery:"},
+                          "default_prompt_name": "it"})
+        self.assertEqual(self.embed("who?").raw, plain)
+        self.assertEqual(self.embed("who?", "--role", "query").raw, who)
+        write_json(file, {"prompts": {"document": "d", "passage": "p"}})
+        self.assertEqual(self.embed("ho?").raw, self.embed("dho?", "--role", "query").raw)
+
+    def test_prompts_that_cannot_be_followed_are_refused(self) -> None:
+        file = self.model / "config_sentence_transformers.json"
+        for value, words in (([], "expected an object"), ({"prompts": []}, "expected an object"),
+                             ({"prompts": {"query": 1}}, "a prompt"),
+                             ({"prompts": {"query": "a\0b"}}, "a prompt"),
+                             ({"default_prompt_name": "none"}, "no prompt of this name"),
+                             ({"default_prompt_name": 1}, "default_prompt_name")):
+            write_json(file, value)
+            self.refused(words)
+        write_json(file, {"prompts": {"query": "find: "}})
+        write_pooling(self.model, "pooling_mode_mean_tokens", include_prompt=False)
+        self.refused("include_prompt false is not supported")
+
+    def test_the_longest_text_of_the_model_is_kept(self) -> None:
+        file = self.model / "sentence_bert_config.json"
+        write_json(file, {"max_seq_length": 30, "do_lower_case": False})
+        self.assertEqual(self.embed().n_tokens, 30)
+        write_json(file, {"max_seq_length": 100000})
+        self.assertGreater(self.embed().n_tokens, 300)
+        for value, words in ((0, "max_seq_length"), ("x", "max_seq_length")):
+            write_json(file, {"max_seq_length": value})
+            self.refused(words)
+        write_json(file, {"do_lower_case": True})
+        self.refused("do_lower_case is not supported")
+
     def test_pooling_files_that_cannot_be_followed_are_refused(self) -> None:
         write_pooling(self.model, "pooling_mode_cls_token")
-        self.refused("pooling_mode_cls_token is not supported")
+        self.refused("pooling_mode_cls_token is not supported for a decoder")
         write_pooling(self.model)
         self.refused("0 pooling modes are on")
         write_pooling(self.model, "pooling_mode_mean_tokens", "pooling_mode_lasttoken")
@@ -186,8 +226,8 @@ class Embedder(unittest.TestCase):
         self.refused("a text of 16777217 bytes is too long", text="a" * (16 * 1024 * 1024 + 1))
         config = self.model / "config.json"
         whole = config.read_text()
-        config.write_text(whole.replace("LlamaForCausalLM", "BertModel"))
-        self.refused("architecture BertModel is not supported")
+        config.write_text(whole.replace("LlamaForCausalLM", "NomicBertModel"))
+        self.refused("architecture NomicBertModel is not supported")
         config.write_text(whole)
         (self.model / "tokenizer.json").unlink()
         self.refused("tokenizer.json")

@@ -2,14 +2,14 @@
 """The cost of quantization: the perplexity of a real model on real text, compared with f32.
 
 stories260K reads windows of War and Peace, spread over the whole book; the mean negative
-log-likelihood of the tokens gives a perplexity for each type of weights. The perplexity must not
-grow by more than BOUNDS says. All runs see the same windows, so that few are enough: the
+log-likelihood of the tokens gives a perplexity for each type of weights and of KV. The perplexity
+must not grow by more than BOUNDS and KV_BOUNDS say. All runs see the same windows, so that few are enough: the
 differences between windows cancel.
 
     test_perplexity.py [--windows N] [--all] [tarn-logits options]
 
---all also measures the group sizes that have no bound. Options such as `--device ref` or
-`--cpu-variant avx2` go to every run with quantized weights.
+--all also measures the group sizes and types that have no bound. Options such as `--device ref` or
+`--cpu-variant avx2` go to every run but that of f32.
 """
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ import stories_to_hf  # noqa: E402
 VOCAB = 512
 WINDOW_TOKENS = 512    # the model's context
 WINDOW_CHARS = 2000    # more than enough text for them
-F32 = ["--dtype", "f32", "--kv-dtype", "f32"]
 # Growth of the perplexity, as a share. int8 is near enough to f32 for its sign to be chance.
 BOUNDS = {("int8", 32): 0.003, ("int8", 128): 0.003, ("int4", 32): 0.04}
 UNBOUND = [("int4", 128)]
+KV_BOUNDS = {"int8": 0.003, "fp8": 0.005}
+KV_UNBOUND = ["f16", "bf16"]
 
 
 def read_windows(model: Path, n: int) -> list[list[int]]:
@@ -51,27 +52,26 @@ def read_windows(model: Path, n: int) -> list[list[int]]:
     return windows
 
 
-def likelihoods(model: Path, ids: list[int], options: list[str]) -> np.ndarray:
+def likelihoods(model: Path, ids: list[int], kv: str, options: list[str]) -> np.ndarray:
     """Negative log-likelihood of each token but the first."""
-    raw = tarn_test.run_logits(model, ids, *F32, *options)
+    raw = tarn_test.run_logits(model, ids, "--dtype", "f32", "--kv-dtype", kv, *options)
     logits = np.frombuffer(raw, dtype=np.float32).reshape(len(ids), VOCAB).astype(np.float64)
     top = logits.max(axis=1, keepdims=True)
     log_sum = np.log(np.exp(logits - top).sum(axis=1)) + top[:, 0]
     return (log_sum[:-1] - logits[np.arange(len(ids) - 1), ids[1:]])
 
 
-def mean_nll(model: Path, windows: list[list[int]], options: list[str]) -> float:
-    return float(np.mean([likelihoods(model, ids, options) for ids in windows]))
+def mean_nll(model: Path, windows: list[list[int]], kv: str, options: list[str]) -> float:
+    return float(np.mean([likelihoods(model, ids, kv, options) for ids in windows]))
 
 
-def check(kind: str, group: int, nll: float, nll_f32: float) -> bool:
+def check(what: str, bound: float | None, nll: float, nll_f32: float) -> bool:
     growth = float(np.exp(nll - nll_f32)) - 1
-    bound = BOUNDS.get((kind, group))
     # False for NaN. The lower bound: a result much better than f32 shows a mistake of the
     # measurement.
     good = bound is None or -bound <= growth <= bound
     limit = "no bound" if bound is None else f"bound {100 * bound:.1f} %"
-    print(f"{'ok  ' if good else 'FAIL'} {kind} group {group:3}: perplexity {np.exp(nll):.4f}, "
+    print(f"{'ok  ' if good else 'FAIL'} {what}: perplexity {np.exp(nll):.4f}, "
           f"{100 * growth:+.3f} % ({limit})", flush=True)
     return good
 
@@ -85,14 +85,17 @@ def main() -> None:
         model = Path(folder) / "model"
         stories_to_hf.convert(MODEL, model)
         windows = read_windows(model, args.windows)
-        nll_f32 = mean_nll(model, windows, [])
+        nll_f32 = mean_nll(model, windows, "f32", [])
         print(f"f32: perplexity {np.exp(nll_f32):.4f} of {args.windows * (WINDOW_TOKENS - 1)} "
               f"tokens", flush=True)
         good = True
         for kind, group in [*BOUNDS, *(UNBOUND if args.all else [])]:
-            nll = mean_nll(model, windows, ["--quantization", kind, "--quantization-group",
-                                            str(group), *options])
-            good = check(kind, group, nll, nll_f32) and good
+            nll = mean_nll(model, windows, "f32", ["--quantization", kind, "--quantization-group",
+                                                   str(group), *options])
+            good = check(f"{kind} group {group:3}", BOUNDS.get((kind, group)), nll, nll_f32) and good
+        for kv in [*KV_BOUNDS, *(KV_UNBOUND if args.all else [])]:
+            nll = mean_nll(model, windows, kv, options)
+            good = check(f"KV in {kv}", KV_BOUNDS.get(kv), nll, nll_f32) and good
     sys.exit(0 if good else 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ from http_helpers import Server, run_tests, tarn_server, wait_until
 import tarn_test
 
 MODEL = tarn_test.REPO / "deploy" / "demo-model"
+GOLDEN = tarn_test.REPO / "tests" / "golden"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 QUESTION = "What is the height of the tower of Vomta?"
 TEXTS = {
@@ -347,6 +349,34 @@ def a_model_embeds_documents_and_queries() -> None:
         assert s.post(CHAT, chat(retrieval={}))["retrieval"]["mode"] == "hybrid"
 
 
+def an_encoder_finds_the_document_that_is_asked_for_word_by_word() -> None:
+    for model in ("embed-bert-cls", "embed-xlm-roberta"):
+        with tempfile.TemporaryDirectory() as folder, \
+                tarn_server(MODEL, "--no-profile-cost", "--documents-path", folder,
+                            "--embedding-model", str(GOLDEN / model)) as s:
+            for name, (title, text) in TEXTS.items():
+                status, _, answer = s.request("PUT", f"/v1/documents/{name}", {
+                    "title": title, "text": text, "prefill": "lazy"})
+                assert status in (200, 201), answer
+            for name in TEXTS:
+                answer = s.post(CHAT, chat(retrieval={
+                    "mode": "vector", "query": "\n".join(TEXTS[name]), "top_k": 4,
+                    "order": "score"}))
+                used = answer["documents"]["used"]
+                assert ids(answer)[0] == name and abs(used[0]["score"] - 1) < 1e-3, used
+                assert used[1]["score"] < 0.999 and answer["retrieval"]["mode"] == "vector", used
+
+
+def an_encoder_is_refused_as_the_servers_model() -> None:
+    done = subprocess.run(
+        [str(tarn_test.program("tarn-server")), "--model", str(GOLDEN / "embed-bert-cls"),
+         "--port", "0"], capture_output=True, text=True, timeout=tarn_test.patience(60),
+        check=False)
+    words = done.stdout + done.stderr
+    assert done.returncode != 0 and "family bert is an encoder" in words, words
+    assert "for --embedding-model, not for --model" in words, words
+
+
 def tenants_see_their_own_and_public_documents() -> None:
     keys = {"keys": [{"name": "one", "key": "sk-00000001", "tenant": "a"},
                      {"name": "two", "key": "sk-00000002", "tenant": "b"}]}
@@ -409,6 +439,8 @@ def main() -> int:
                                a_provisional_list_is_prefilled_while_the_search_goes_on,
                                a_client_that_leaves_leaves_no_speculative_prefill,
                                a_model_embeds_documents_and_queries,
+                               an_encoder_finds_the_document_that_is_asked_for_word_by_word,
+                               an_encoder_is_refused_as_the_servers_model,
                                tenants_see_their_own_and_public_documents])
 
 

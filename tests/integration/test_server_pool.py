@@ -113,7 +113,9 @@ def a_chat_is_found_on_another_instance_by_its_tenant_only() -> None:
         key_file.write_text(json.dumps(keys))
         key_file.chmod(0o600)
         options = ("--api-key-file", str(key_file), "--admin-api-key", "boss")
-        one, two = pool.start(0, *options), pool.start(0, *options)
+        half = (*options, "--kv-cache-dtype", "int8")
+        one, two, other_type = (pool.start(0, *half), pool.start(0, *half),
+                                pool.start(0, *options))
         text, found = chat(one, 0, "sk-aaaaaaaa")
         assert not any(found.values()), found
         wait_until(lambda: pool.n_segments() >= 2, one.log_text)
@@ -125,7 +127,9 @@ def a_chat_is_found_on_another_instance_by_its_tenant_only() -> None:
         wait_until(lambda: of_pool(two)["pulled_blocks"] * 32 >= found["remote"] and
                    of_pool(two)["found"] >= 1, lambda: of_pool(two))
         assert f"n_hit_remote={found['remote']}" in two.log_text()
-        for server in (one, two):  # Pool checks the end of servers without keys
+        _, found = chat(other_type, 0, "sk-aaaaaaaa")  # KV of another type is none for it
+        assert not any(found.values()), found
+        for server in (one, two, other_type):  # Pool checks the end of servers without keys
             server.end()
         pool.instances.clear()
 

@@ -291,6 +291,7 @@ struct kind {
     const char *model;
     const char *dtype, *quantization;
     uint32_t group;
+    const char *kv;
 };
 
 /* K is a multiple of 32 and 128 here, so that int8 and int4 weights use matrix tiles if the machine
@@ -311,11 +312,12 @@ static const struct {
 static const struct {
     const char *dtype, *quantization;
     uint32_t group;
-} types[] = {{"f32", "none", 0},
-             {"bf16", "none", 0},
-             {"bf16", "int8", 32},
-             {"bf16", "int8", 128},
-             {"bf16", "int4", 32}};
+    const char *kv;
+} types[] = {{"f32", "none", 0, "int8"},
+             {"bf16", "none", 0, "bf16"},
+             {"bf16", "int8", 32, "fp8"},
+             {"bf16", "int8", 128, "bf16"},
+             {"bf16", "int4", 32, "bf16"}};
 
 static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chunk, uint32_t threads)
 {
@@ -326,7 +328,7 @@ static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chun
     c.dtype = k->dtype;
     c.quantization = k->quantization;
     c.quantization_group = k->group;
-    c.kv_dtype = "bf16";
+    c.kv_dtype = k->kv;
     c.kv_bytes = (uint64_t)16 << 20;
     engine_test_open(t, k->model, &c);
 }
@@ -371,13 +373,13 @@ static void check_kind(const struct kind *k)
 
     answer_of_kind(k, 512, 2, &want);
     for (uint32_t i = 0; i < ARRAY_SIZE(chunks); i++) {
-        snprintf(how, sizeof how, "%s, %s, %s %s %u: chunks of %u, %u threads", k->variant, k->head,
-                 k->dtype, k->quantization, k->group, chunks[i][0], chunks[i][1]);
+        snprintf(how, sizeof how, "%s, %s, %s %s %u, KV %s: chunks of %u, %u threads", k->variant,
+                 k->head, k->dtype, k->quantization, k->group, k->kv, chunks[i][0], chunks[i][1]);
         answer_of_kind(k, chunks[i][0], chunks[i][1], &got);
         assert_equal(&got, &want, how);
     }
-    snprintf(how, sizeof how, "%s, %s, %s %s %u: in company", k->variant, k->head, k->dtype,
-             k->quantization, k->group);
+    snprintf(how, sizeof how, "%s, %s, %s %s %u, KV %s: in company", k->variant, k->head, k->dtype,
+             k->quantization, k->group, k->kv);
     answer_in_company(k, &got);
     assert_equal(&got, &want, how);
 }
@@ -392,7 +394,8 @@ static void all_kernels_and_weight_types_keep_their_bits(void **state)
         for (uint32_t s = 0; variants[v].supported() && s < ARRAY_SIZE(shapes); s++)
             for (uint32_t i = 0; i < ARRAY_SIZE(types); i++) {
                 struct kind k = {variants[v].name, shapes[s].name,        shapes[s].model,
-                                 types[i].dtype,   types[i].quantization, types[i].group};
+                                 types[i].dtype,   types[i].quantization, types[i].group,
+                                 types[i].kv};
 
                 check_kind(&k);
             }

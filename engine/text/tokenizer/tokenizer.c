@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
@@ -157,22 +158,43 @@ enum status tok_load_text(struct tokenizer **out, const char *text, size_t len, 
     return s;
 }
 
-enum status tokenizer_load(struct tokenizer **out, const char *dir, struct buf *why)
+static enum status load_dir(struct tokenizer *t, const char *dir, struct buf *why)
+{
+    enum status s = load_file(t, dir, why);
+
+    return s == OK ? tok_config_load(t, dir, why) : s;
+}
+
+static enum status load_gguf(struct tokenizer *t, const char *path, struct buf *why)
+{
+    enum status s = tok_gguf_load(t, path, why);
+
+    if (s == OK)
+        measure_tokens(t);
+    return s;
+}
+
+static bool is_regular_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+enum status tokenizer_load(struct tokenizer **out, const char *path, struct buf *why)
 {
     struct tokenizer *t = new_tokenizer();
 
     *out = NULL;
     if (!t)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    enum status s = load_file(t, dir, why);
-    if (s == OK)
-        s = tok_config_load(t, dir, why);
+    enum status s = is_regular_file(path) ? load_gguf(t, path, why) : load_dir(t, path, why);
     if (s == OK)
         *out = t;
     else
         tokenizer_destroy(t);
     if (s == ERR_NOMEM)
-        buf_why(why, s, "out of memory while loading %s/tokenizer.json", dir);
+        buf_why(why, s, "out of memory while loading the tokenizer of %s", path);
     return s;
 }
 
@@ -441,4 +463,14 @@ const char *tokenizer_eos_text(const struct tokenizer *t)
 const char *tokenizer_chat_template(const struct tokenizer *t)
 {
     return t->chat_template;
+}
+
+const char *tokenizer_kind(const struct tokenizer *t)
+{
+    switch (t->model) {
+    case TOK_UNIGRAM: return "Unigram";
+    case TOK_WORDPIECE: return "WordPiece";
+    case TOK_BPE: break;
+    }
+    return t->bpe.byte_level ? "byte-level BPE" : "SentencePiece-style BPE";
 }

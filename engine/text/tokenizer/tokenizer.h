@@ -1,4 +1,4 @@
-/* tokenizer.h - text to token ids and back, from a Hugging Face tokenizer.json.
+/* tokenizer.h - text to token ids and back, from a Hugging Face tokenizer.json or a GGUF file.
  *
  * ONLY module that includes PCRE2 and utf8proc. Supports byte-level BPE (GPT-2, Llama 3, Qwen),
  * SentencePiece-style BPE (Llama 2, Mistral: U+2581 for spaces, byte fallback, dummy prefix),
@@ -30,8 +30,9 @@ enum tokenizer_flags {
                                    space */
 };
 
-/* Load DIR/tokenizer.json (required) and DIR/tokenizer_config.json (optional). */
-NODISCARD enum status tokenizer_load(struct tokenizer **out, const char *dir, struct buf *why);
+/* Load DIR/tokenizer.json (required) and DIR/tokenizer_config.json (optional), or, if `path` is a
+ * file, the metadata "tokenizer.*" of a GGUF file, which has all of that. */
+NODISCARD enum status tokenizer_load(struct tokenizer **out, const char *path, struct buf *why);
 void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
 
 /* Append the ids of text to *ids. Each sequence of bytes that is not UTF-8 is read as U+FFFD.
@@ -46,6 +47,8 @@ NODISCARD enum status tokenizer_encode_mixed(const struct tokenizer *t, const ch
                                              size_t len, unsigned flags,
                                              const struct ranges *untrusted, struct buf *ids);
 
+/* How the text is cut, in words such as "byte-level BPE". */
+const char *tokenizer_kind(const struct tokenizer *t);
 /* One more than the largest id. */
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);
 /* The bytes of a token in output text: byte-level letters are decoded, U+2581 is a space, <0x41> is
@@ -63,13 +66,14 @@ bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
 /* TOKEN_NONE: absent. */
 uint32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t len);
 
-/* From tokenizer_config.json; NULL / TOKEN_NONE: not given. */
+/* From tokenizer_config.json or GGUF; NULL / TOKEN_NONE: not given. */
 uint32_t tokenizer_bos(const struct tokenizer *t);
 uint32_t tokenizer_eos(const struct tokenizer *t);
 const char *tokenizer_bos_text(const struct tokenizer *t);
 const char *tokenizer_eos_text(const struct tokenizer *t);
 /* The source of the chat template: DIR/chat_template.jinja, else, as in Hugging Face, the one in
- * tokenizer_config.json ("default" if there are several). NULL: the model has none. */
+ * tokenizer_config.json ("default" if there are several); of GGUF, tokenizer.chat_template, else
+ * the one named "default", else the first. NULL: the model has none. */
 const char *tokenizer_chat_template(const struct tokenizer *t);
 
 #endif

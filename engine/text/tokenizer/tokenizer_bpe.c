@@ -145,6 +145,13 @@ static enum status read_merge(const struct json *entry, size_t i, struct merge_t
                    i);
 }
 
+void tok_bpe_put(struct tok_bpe *b, uint32_t rank, uint32_t left, uint32_t right, uint32_t joined)
+{
+    *merge_slot(b, pair_key(left, right)) =
+        (struct tok_merge_slot){.pair = pair_key(left, right), .rank = rank, .new_id = joined};
+    mark_join(b, left, right);
+}
+
 static enum status add_merge(struct tok_bpe *b, size_t i, const struct merge_text *m,
                              struct buf *name, struct buf *why)
 {
@@ -165,9 +172,7 @@ static enum status add_merge(struct tok_bpe *b, size_t i, const struct merge_tex
                        left == TOKEN_NONE    ? m->left
                        : right == TOKEN_NONE ? m->right
                                              : buf_str(name));
-    *merge_slot(b, pair_key(left, right)) = (struct tok_merge_slot){
-        .pair = pair_key(left, right), .rank = (uint32_t)i, .new_id = joined};
-    mark_join(b, left, right);
+    tok_bpe_put(b, (uint32_t)i, left, right, joined);
     return OK;
 }
 
@@ -180,7 +185,7 @@ static enum status load_merges(struct tok_bpe *b, const struct json *merges, str
         return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: expected an array");
     if (js_len(merges) > TOK_N_VOCAB_MAX * 2)
         return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: too many merges");
-    enum status s = make_tables(b, js_len(merges));
+    enum status s = tok_bpe_init(b, b->vocab, b->byte_level, js_len(merges));
     buf_init(&name, TOK_FILE_BYTES_MAX);
     for (size_t i = 0; i < js_len(merges) && s == OK; i++) {
         s = read_merge(js_at(merges, i), i, &m, why);
@@ -230,6 +235,15 @@ static void fill_byte_tables(struct tok_bpe *b)
     tok_vocab_byte_tokens(b->vocab, b->fallback_ids);
 }
 
+enum status tok_bpe_init(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
+                         size_t n_merges)
+{
+    b->vocab = v;
+    b->byte_level = byte_level;
+    fill_byte_tables(b);
+    return make_tables(b, n_merges);
+}
+
 enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
                          const struct json *model, struct buf *why)
 {
@@ -249,10 +263,7 @@ enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte
         s = js_get_bool(model, "ignore_merges", &b->ignore_merges, why);
     if (s == OK)
         s = load_unk(b, model, why);
-    if (s != OK)
-        return s;
-    fill_byte_tables(b);
-    return load_merges(b, js_get(model, "merges"), why);
+    return s == OK ? load_merges(b, js_get(model, "merges"), why) : s;
 }
 
 void tok_bpe_fini(struct tok_bpe *b)

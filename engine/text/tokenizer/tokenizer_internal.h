@@ -214,7 +214,16 @@ struct tok_vocab {
     struct tok_name_slot *names;
     uint32_t name_mask;
     uint32_t piece_len_max;
+    const char *from; /* what messages name as the source */
 };
+
+/* Make room for ids below n_tokens (at least 1) and for n_names names, and enter them one by one.
+ * `from` is a literal. A name that is there with the same id is fine; a name with two ids, and an
+ * id with two names, are ERR_INVALID. */
+NODISCARD enum status tok_vocab_init(struct tok_vocab *v, const char *from, uint32_t n_tokens,
+                                     size_t n_names);
+NODISCARD enum status tok_vocab_put(struct tok_vocab *v, const char *s, size_t len, uint32_t id,
+                                    struct buf *why);
 
 /* scored: the vocabulary is Unigram's list of pieces with scores. */
 NODISCARD enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, bool scored,
@@ -326,6 +335,12 @@ static inline bool tok_may_take(const struct tok_scratch *s, uint32_t id)
 
 NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
                                    const struct json *model, struct buf *why);
+/* Make room for n_merges merges of a filled vocabulary, and enter them one by one: the pair
+ * (left, right) becomes `joined`. Pairs may share a rank: the leftmost of them is joined first. The
+ * caller sets unk_id before the first merge, and the other options at any time. */
+NODISCARD enum status tok_bpe_init(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
+                                   size_t n_merges);
+void tok_bpe_put(struct tok_bpe *b, uint32_t rank, uint32_t left, uint32_t right, uint32_t joined);
 void tok_bpe_fini(struct tok_bpe *b);
 /* Whether each byte of a piece becomes part of some token: no character is dropped, and unknown
  * ones are not joined into one token. */
@@ -351,6 +366,10 @@ struct tok_unigram {
 
 NODISCARD enum status tok_unigram_load(struct tok_unigram *u, const struct tok_vocab *v,
                                        const struct json *model, struct buf *why);
+/* Begin without pieces, and add them one by one; id < v->n_tokens. The caller sets unk_id. */
+NODISCARD enum status tok_unigram_init(struct tok_unigram *u, const struct tok_vocab *v);
+NODISCARD enum status tok_unigram_put(struct tok_unigram *u, uint32_t id, const char *piece,
+                                      size_t len, double score);
 void tok_unigram_fini(struct tok_unigram *u);
 /* Append the ids of one piece to s->out. */
 NODISCARD enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_scratch *s,
@@ -366,6 +385,10 @@ struct tok_wordpiece {
     size_t n_chars_max; /* longer words are unknown */
 };
 
+#define TOK_WORD_CHARS_MAX 100 /* default of n_chars_max */
+
+/* Set the prefix of pieces inside a word; `pieces` is filled. */
+void tok_wordpiece_set_inside(struct tok_wordpiece *w, const char *prefix, size_t len);
 NODISCARD enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model,
                                          struct buf *why);
 void tok_wordpiece_fini(struct tok_wordpiece *w);
@@ -455,6 +478,27 @@ NODISCARD enum status tok_decoder_load(struct tokenizer *t, const struct json *n
 NODISCARD enum status tok_processor_load(struct tokenizer *t, const struct json *node,
                                          struct buf *why);
 NODISCARD enum status tok_config_load(struct tokenizer *t, const char *dir, struct buf *why);
+/* Replace *out by a copy of s. */
+NODISCARD enum status tok_copy_text(char **out, const char *s, size_t len);
+
+/* ---- GGUF (tokenizer_gguf.c, tokenizer_gguf_pre.c) ---- */
+
+/* Fill an empty tokenizer from the metadata of a GGUF file. */
+NODISCARD enum status tok_gguf_load(struct tokenizer *t, const char *path, struct buf *why);
+
+/* What the name tokenizer.ggml.pre stands for. */
+struct tok_pre {
+    const char *normalizer; /* its type; NULL: none */
+    const char *steps[8];   /* of the pre-tokenizer, see tokenizer_gguf_pre.c; NULL: the end */
+    bool ignore_merges;     /* a piece that is a token as a whole is not merged */
+    bool add_bos;           /* where the file does not say */
+};
+
+/* ERR_UNSUPPORTED: unknown; the message has the list of known names. */
+NODISCARD enum status tok_gguf_pre_find(const struct tok_pre **out, const char *name,
+                                        struct buf *why);
+/* Append the members "normalizer" and "pre_tokenizer" of a tokenizer.json. */
+NODISCARD enum status tok_gguf_pre_write(const struct tok_pre *p, struct buf *json);
 
 /* tokenizer_encode_mixed() that also returns the work it took (n_steps of tok_scratch). */
 NODISCARD enum status tok_encode_counted(const struct tokenizer *t, const char *text, size_t len,

@@ -468,7 +468,7 @@ enum status tok_processor_load(struct tokenizer *t, const struct json *node, str
 
 /* ---- tokenizer_config.json and chat_template.jinja ---- */
 
-static enum status copy_text(char **out, const char *s, size_t len)
+enum status tok_copy_text(char **out, const char *s, size_t len)
 {
     char *copy = malloc(len + 1);
 
@@ -499,7 +499,7 @@ static enum status read_token(struct tokenizer *t, const struct json *config, co
                        key);
     const char *s = js_string(v, &len);
     *id = tok_vocab_find(&t->vocab, s, len);
-    return copy_text(text, s, len);
+    return tok_copy_text(text, s, len);
 }
 
 /* The template named "default" in a list of {name, template}, else the first one. */
@@ -522,7 +522,7 @@ static enum status read_template_list(struct tokenizer *t, const struct json *li
         return OK;
     size_t len;
     const char *s = js_string(chosen, &len);
-    return copy_text(&t->chat_template, s, len);
+    return tok_copy_text(&t->chat_template, s, len);
 }
 
 static enum status read_config(struct tokenizer *t, const struct json *config, struct buf *why)
@@ -544,7 +544,7 @@ static enum status read_config(struct tokenizer *t, const struct json *config, s
                        "tokenizer_config.json: chat_template: expected a string "
                        "or an array");
     const char *text = js_string(template, &len);
-    return copy_text(&t->chat_template, text, len);
+    return tok_copy_text(&t->chat_template, text, len);
 }
 
 static enum status read_all(struct buf *text, const char *path, struct buf *why)
@@ -577,7 +577,7 @@ static enum status read_template_file(struct tokenizer *t, const char *path, str
         (!utf8_is_valid(buf_str(&text), text.len) || memchr(buf_str(&text), 0, text.len)))
         s = buf_why(why, ERR_INVALID, "%s: not UTF-8 text", path);
     if (s == OK)
-        s = copy_text(&t->chat_template, buf_str(&text), text.len);
+        s = tok_copy_text(&t->chat_template, buf_str(&text), text.len);
     buf_fini(&text);
     return s;
 }

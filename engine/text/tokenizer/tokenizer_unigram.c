@@ -23,25 +23,35 @@
 
 /* ---- loading ---- */
 
+enum status tok_unigram_init(struct tok_unigram *u, const struct tok_vocab *v)
+{
+    u->unk_score = INFINITY;
+    tok_vocab_byte_tokens(v, u->fallback_ids);
+    u->scores = calloc(v->n_tokens, sizeof *u->scores);
+    return u->scores ? OK : ERR_NOMEM;
+}
+
+enum status tok_unigram_put(struct tok_unigram *u, uint32_t id, const char *piece, size_t len,
+                            double score)
+{
+    u->scores[id] = score;
+    if (score - UNK_PENALTY < u->unk_score)
+        u->unk_score = score - UNK_PENALTY;
+    return tok_prefix_add(&u->pieces, piece, len, id);
+}
+
 /* Read the pieces; tok_vocab_load() has checked the array. */
 static enum status load_pieces(struct tok_unigram *u, const struct tok_vocab *v,
                                const struct json *vocab, struct buf *why)
 {
-    double lowest = INFINITY;
-    enum status s = OK;
+    enum status s = tok_unigram_init(u, v);
 
-    u->scores = calloc(v->n_tokens, sizeof *u->scores);
-    if (!u->scores)
-        return ERR_NOMEM;
     for (size_t i = 0; i < js_len(vocab) && s == OK; i++) {
         const struct json *entry = js_at(vocab, i);
         size_t len;
         const char *piece = js_string(js_at(entry, 0), &len);
-        u->scores[i] = js_number(js_at(entry, 1));
-        lowest = u->scores[i] < lowest ? u->scores[i] : lowest;
-        s = tok_prefix_add(&u->pieces, piece, len, (uint32_t)i);
+        s = tok_unigram_put(u, (uint32_t)i, piece, len, js_number(js_at(entry, 1)));
     }
-    u->unk_score = lowest - UNK_PENALTY;
     if (s == OK && !u->pieces.slots)
         s = buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: empty");
     return s;
@@ -64,7 +74,6 @@ enum status tok_unigram_load(struct tok_unigram *u, const struct tok_vocab *v,
     if (s != OK)
         return s;
     u->unk_id = unk_id < 0 ? TOKEN_NONE : (uint32_t)unk_id;
-    tok_vocab_byte_tokens(v, u->fallback_ids);
     return load_pieces(u, v, vocab, why);
 }
 

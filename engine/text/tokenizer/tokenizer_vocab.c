@@ -111,9 +111,9 @@ static enum status check_scored(const struct json *vocab, struct buf *why)
     return OK;
 }
 
-/* Set v->n_tokens to the largest id of the file + 1. */
-static enum status count_ids(struct tok_vocab *v, const struct json *vocab,
-                             const struct json *added, struct buf *why)
+/* Set *n_out to the largest id of the file + 1. */
+static enum status count_ids(uint32_t *n_out, const struct json *vocab, const struct json *added,
+                             struct buf *why)
 {
     uint32_t id = 0, n = js_is(vocab, JS_ARRAY) ? (uint32_t)js_len(vocab) : 0;
     const char *content;
@@ -130,14 +130,17 @@ static enum status count_ids(struct tok_vocab *v, const struct json *vocab,
     }
     if (s == OK && n == 0)
         s = buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: empty");
-    v->n_tokens = n;
+    *n_out = n;
     return s;
 }
 
-static enum status make_tables(struct tok_vocab *v, size_t n_names)
+enum status tok_vocab_init(struct tok_vocab *v, const char *from, uint32_t n_tokens, size_t n_names)
 {
     size_t n_slots = 16;
 
+    arena_init(&v->strings, STRING_BYTES_MAX);
+    v->from = from;
+    v->n_tokens = n_tokens;
     while (n_slots < n_names * 2)
         n_slots *= 2;
     v->tokens = calloc(v->n_tokens, sizeof *v->tokens);
@@ -168,10 +171,8 @@ static enum status set_piece(struct tok_vocab *v, struct tok_name_slot *slot, ui
     return OK;
 }
 
-/* Enter a name. A name that is there with the same id is fine; a name with two ids, and an id with
- * two names, are errors. */
-static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint32_t id,
-                            struct buf *why)
+enum status tok_vocab_put(struct tok_vocab *v, const char *s, size_t len, uint32_t id,
+                          struct buf *why)
 {
     uint32_t hash = hash_name(s, len);
     struct tok_name_slot *slot = name_slot(v, s, len, hash);
@@ -180,11 +181,11 @@ static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint
     if (slot->id == id)
         return OK;
     if (slot->id != TOKEN_NONE)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: \"%.80s\" has two ids, %u and %u", s,
-                       slot->id, id);
+        return buf_why(why, ERR_INVALID, "%s: \"%.*s\" has two ids, %u and %u", v->from,
+                       (int)(len < 80 ? len : 80), s, slot->id, id);
     if (t->piece)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: id %u is both \"%.80s\" and \"%.80s\"",
-                       id, t->piece, s);
+        return buf_why(why, ERR_INVALID, "%s: id %u is both \"%.80s\" and \"%.*s\"", v->from, id,
+                       t->piece, (int)(len < 80 ? len : 80), s);
     return set_piece(v, slot, hash, s, len, id);
 }
 
@@ -213,7 +214,7 @@ static enum status mark_added(struct tok_vocab *v, const struct json *entry, str
         s = buf_why(why, ERR_INVALID,
                     "tokenizer.json: added_tokens: a content of %zu bytes is too long", len);
     if (s == OK)
-        s = put_name(v, content, len, id, why);
+        s = tok_vocab_put(v, content, len, id, why);
     if (s == OK)
         s = js_get_bool(entry, "special", &special, why);
     if (s == OK)
@@ -228,7 +229,7 @@ static enum status fill(struct tok_vocab *v, const struct json *vocab, const str
 
     for (void *it = js_first(vocab); it && s == OK; it = js_next(vocab, it)) {
         const char *name = js_it_key(it);
-        s = put_name(v, name, strlen(name), (uint32_t)js_int(js_it_value(it)), why);
+        s = tok_vocab_put(v, name, strlen(name), (uint32_t)js_int(js_it_value(it)), why);
     }
     for (size_t i = 0; js_is(vocab, JS_ARRAY) && i < js_len(vocab) && s == OK; i++)
         s = put_scored(v, js_at(vocab, i), (uint32_t)i);
@@ -241,16 +242,16 @@ enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, bool s
                            const struct json *added, struct buf *why)
 {
     const struct json *vocab = js_get(model, "vocab");
+    uint32_t n_tokens = 0;
 
-    arena_init(&v->strings, STRING_BYTES_MAX);
     if (!js_is(vocab, scored ? JS_ARRAY : JS_OBJECT))
         return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: expected %s, got %s",
                        js_type_name(scored ? JS_ARRAY : JS_OBJECT), js_type_name(js_typeof(vocab)));
     if (!js_is(added, JS_NULL) && !js_is(added, JS_ARRAY))
         return buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: expected an array");
-    enum status s = count_ids(v, vocab, added, why);
+    enum status s = count_ids(&n_tokens, vocab, added, why);
     if (s == OK)
-        s = make_tables(v, js_len(vocab) + js_len(added));
+        s = tok_vocab_init(v, "tokenizer.json", n_tokens, js_len(vocab) + js_len(added));
     return s == OK ? fill(v, vocab, added, why) : s;
 }
 

@@ -7,8 +7,6 @@
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
-#define N_CHARS_MAX 100 /* default */
-
 static enum status load_pieces(struct tok_wordpiece *w, const struct json *vocab)
 {
     enum status s = OK;
@@ -20,8 +18,9 @@ static enum status load_pieces(struct tok_wordpiece *w, const struct json *vocab
     return s;
 }
 
-static void find_inside(struct tok_wordpiece *w, const char *prefix, size_t len)
+void tok_wordpiece_set_inside(struct tok_wordpiece *w, const char *prefix, size_t len)
 {
+    w->inside = 0;
     w->has_inside = true;
     for (size_t i = 0; i < len && w->has_inside; i++) {
         const struct tok_prefix_slot *slot = tok_prefix_step(&w->pieces, w->inside, prefix[i]);
@@ -34,7 +33,7 @@ enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model
 {
     const char *unk = "[UNK]", *prefix = "##";
     size_t unk_len = strlen(unk), prefix_len = strlen(prefix);
-    int64_t n_chars_max = N_CHARS_MAX;
+    int64_t n_chars_max = TOK_WORD_CHARS_MAX;
     enum status s = js_get_str(model, "unk_token", &unk, &unk_len, why);
 
     if (s == OK)
@@ -49,7 +48,7 @@ enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model
         return s;
     w->n_chars_max = (size_t)n_chars_max;
     w->unk_id = tok_prefix_find(&w->pieces, unk, unk_len);
-    find_inside(w, prefix, prefix_len);
+    tok_wordpiece_set_inside(w, prefix, prefix_len);
     return OK;
 }
 

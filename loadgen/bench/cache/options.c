@@ -28,7 +28,7 @@ static const struct option_row rows[] = {
            "dummy: random weights, config.json is enough; auto: the directory's"),
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
            "type of the weights; auto: as stored"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, KV_DTYPE_NAMES,
            "type of cached K and V; auto: that of the weights"),
     COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),

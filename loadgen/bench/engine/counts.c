@@ -10,6 +10,10 @@ enum dtype bench_dtype(const char *name, enum dtype if_auto)
         return DTYPE_F32;
     if (strcmp(name, "f16") == 0)
         return DTYPE_F16;
+    if (strcmp(name, "int8") == 0)
+        return DTYPE_I8;
+    if (strcmp(name, "fp8") == 0)
+        return DTYPE_F8;
     return strcmp(name, "bf16") == 0 ? DTYPE_BF16 : if_auto;
 }
 

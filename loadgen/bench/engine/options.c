@@ -9,8 +9,8 @@
 #define OPTIONS_OF struct bench_options
 
 static const struct option_row rows[] = {
-    TEXT("Model", "model", model, "", "DIR",
-         "directory in Hugging Face layout; config.json is enough for dummy weights"),
+    TEXT("Model", "model", model, "", "MODEL",
+         "named as for tarn-server; config.json is enough for dummy weights"),
     CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
            "dummy: random weights"),
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
@@ -19,7 +19,7 @@ static const struct option_row rows[] = {
            "auto: weights as stored; int8, int4: quantize at load; none: floats"),
     COUNT(NULL, "quantization-group", quantization_group, 0, 128, "0",
           "weights that share a scale, 32 or 128; 0: the best of the type"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, KV_DTYPE_NAMES,
            "type of cached K and V; auto: that of --dtype"),
 
     CHOICE("Machine", "device", device, DEFAULT_DEVICE, DEVICE_NAMES,

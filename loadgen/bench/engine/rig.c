@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/model/family.h"
+#include "engine/model/hub.h"
 #include "engine/opening.h"
 #include "engine/run/forward.h"
 #include "kernels/pack.h"
@@ -23,6 +24,7 @@
 
 struct rig {
     struct rig_info info;
+    struct buf model_path;
     struct model_config model;
     struct device *device;
     struct weights weights;
@@ -62,12 +64,13 @@ static enum status choose_weights(struct weights_config *out, const struct rig *
     enum dtype stored = r->model.stored_dtype;
     enum status s;
 
-    *out = (struct weights_config){
-        .dir = o->model, .model = &r->model, .dummy = strcmp(o->load_format, "dummy") == 0};
+    *out = (struct weights_config){.dir = buf_str(&r->model_path),
+                                   .model = &r->model,
+                                   .dummy = strcmp(o->load_format, "dummy") == 0};
     s = quantization_parse(&out->quantization, o->quantization, (uint32_t)o->quantization_group,
                            why);
     if (s == OK && !out->dummy)
-        s = weights_stored_dtype(&r->model, o->model, &stored, why);
+        s = weights_stored_dtype(&r->model, out->dir, &stored, why);
     out->dtype = bench_dtype(o->dtype, stored);
     return s;
 }
@@ -190,14 +193,16 @@ static enum status upload_noise(struct rig *r, const struct fill *f)
 static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);
+    /* Elements of one byte are those of floats, and their scales lie between them. */
+    enum dtype t = pool->layout.scale_group ? DTYPE_F32 : pool->layout.dtype;
     struct fill f = {pool->base, kv_block_bytes(pool) * pool->n_blocks, NULL,
-                     (uint64_t)NOISE_COUNT * kv_element_bytes(&pool->layout)};
+                     (uint64_t)NOISE_COUNT * dtype_bytes(t)};
     unsigned char *noise = malloc(f.noise_bytes);
 
     if (!noise)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
-        dtype_store(pool->layout.dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
+        dtype_store(t, noise, i, 2 * rng_uniform(SEED, i) - 1);
     f.noise = noise;
     enum status s = OK;
     if (device_is_host(r->device))
@@ -308,7 +313,10 @@ enum status rig_open(struct rig **out, const struct bench_options *o, struct buf
         return buf_why(why, ERR_NOMEM, "out of memory");
     r->info.chunk = (uint32_t)o->chunk;
     struct weights_config w = {0};
-    enum status s = model_config_load(&r->model, o->model, why);
+    buf_init(&r->model_path, 2 * HUB_PATH_BYTES_MAX);
+    enum status s = hub_resolve(o->model, &r->model_path, why);
+    if (s == OK)
+        s = model_config_load(&r->model, buf_str(&r->model_path), why);
     if (s == OK)
         s = choose_weights(&w, r, o, why);
     if (s == OK)
@@ -340,6 +348,7 @@ void rig_close(struct rig *r)
     cache_destroy(r->cache);
     weights_free(&r->weights);
     device_close(r->device);
+    buf_fini(&r->model_path);
     free(r->seqs);
     free(r->ids);
     free(r);

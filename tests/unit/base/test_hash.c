@@ -6,6 +6,7 @@
 #include "base/hist.h"
 #include "base/map.h"
 #include "base/rng.h"
+#include "base/sha1.h"
 #include "base/status.h"
 
 static void blake2b_gives_the_published_value(void **state)
@@ -35,6 +36,78 @@ static void hashing_in_pieces_is_hashing_whole(void **state)
     hash_add(&h, "world", 5);
     hash_end(&h, pieces, 32);
     assert_memory_equal(whole, pieces, 32);
+}
+
+static void check_sha256(const char *text, size_t piece, const char *want)
+{
+    uint8_t out[HASH_SHA256_BYTES];
+    char hex[2 * HASH_SHA256_BYTES + 1];
+    struct hash_sha256 h;
+
+    hash_sha256_begin(&h);
+    for (size_t n = strlen(text), at = 0; at < n; at += piece)
+        hash_sha256_add(&h, text + at, n - at < piece ? n - at : piece);
+    hash_sha256_end(&h, out);
+    hash_hex(hex, out, sizeof out);
+    assert_string_equal(hex, want);
+}
+
+static void check_sha1(const char *text, size_t n, size_t piece, const char *want)
+{
+    uint8_t out[SHA1_BYTES];
+    char hex[2 * SHA1_BYTES + 1];
+    struct sha1 s;
+
+    sha1_begin(&s);
+    for (size_t at = 0; at < n; at += piece)
+        sha1_add(&s, text + at, n - at < piece ? n - at : piece);
+    sha1_end(&s, out);
+    hash_hex(hex, out, sizeof out);
+    assert_string_equal(hex, want);
+}
+
+static void sha_gives_the_published_values(void **state)
+{
+    static const char two_blocks[] = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+    static char million[1000000];
+
+    (void)state;
+    /* FIPS 180-2, appendices A and B; git's name of an empty file. */
+    for (size_t piece = 1; piece <= 64; piece += 7) {
+        check_sha256("abc", piece,
+                     "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        check_sha256(two_blocks, piece,
+                     "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+        check_sha1("abc", 3, piece, "a9993e364706816aba3e25717850c26c9cd0d89d");
+        check_sha1(two_blocks, strlen(two_blocks), piece,
+                   "84983e441c3bd26ebaae4aa1f95129e5e54670f1");
+        check_sha1("blob 0", 7, piece, "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
+    }
+    memset(million, 'a', sizeof million);
+    for (size_t piece = 63; piece <= 1000; piece += 937)
+        check_sha1(million, sizeof million, piece, "34aa973cd4c4daa4f61eeb2bdbad27316534016f");
+    check_sha1(NULL, 0, 1, "da39a3ee5e6b4b0d3255bfef95601890afd80709");
+}
+
+/* Every length of the last block, against the sum of another cut. */
+static void sha1_of_a_whole_is_that_of_its_pieces(void **state)
+{
+    uint8_t text[200], whole[SHA1_BYTES], pieces[SHA1_BYTES];
+    struct sha1 s;
+
+    (void)state;
+    for (uint32_t i = 0; i < sizeof text; i++)
+        text[i] = (uint8_t)rng_u32(9, i);
+    for (size_t n = 0; n <= sizeof text; n++) {
+        sha1_begin(&s);
+        sha1_add(&s, text, n);
+        sha1_end(&s, whole);
+        sha1_begin(&s);
+        sha1_add(&s, text, n / 3);
+        sha1_add(&s, text + n / 3, n - n / 3);
+        sha1_end(&s, pieces);
+        assert_memory_equal(whole, pieces, SHA1_BYTES);
+    }
 }
 
 static void crc32c_gives_the_published_values(void **state)
@@ -158,6 +231,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blake2b_gives_the_published_value),
         cmocka_unit_test(hashing_in_pieces_is_hashing_whole),
+        cmocka_unit_test(sha_gives_the_published_values),
+        cmocka_unit_test(sha1_of_a_whole_is_that_of_its_pieces),
         cmocka_unit_test(crc32c_gives_the_published_values),
         cmocka_unit_test(crc32c_of_a_whole_is_that_of_its_pieces),
         cmocka_unit_test(philox_gives_the_published_values),

@@ -94,6 +94,9 @@ static void every_wrong_option_is_named(void **state)
     c.kv_dtype = "int3";
     refuse(&c, ERR_INVALID, "{kv_cache_dtype} int3");
     c = small();
+    c.dtype = "int8"; /* of KV only */
+    refuse(&c, ERR_INVALID, "{dtype} int8");
+    c = small();
     c.quantization = "int3";
     refuse(&c, ERR_INVALID, "{quantization} int3");
     c = small();

@@ -10,6 +10,9 @@
 #define N_LAYERS 2
 #define LAYER 1
 
+/* All types of KV. */
+static UNUSED const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8};
+
 /* A few sequences with keys, values and queries for all positions; the test fills the pool as it
  * proceeds. */
 struct world {
@@ -93,10 +96,11 @@ static UNUSED size_t world_outputs(const struct world *w)
 /* Fill every slot with a value that must not be read, such as NaN or infinity. */
 static UNUSED void world_poison(struct world *w, float value)
 {
-    size_t n = w->n_blocks * kv_block_bytes(&w->pool) / dtype_bytes(w->dtype);
+    enum dtype t = kv_dtype_is_scaled(w->dtype) ? DTYPE_F32 : w->dtype; /* scales and all */
+    size_t n = w->n_blocks * kv_block_bytes(&w->pool) / dtype_bytes(t);
 
     for (size_t i = 0; i < n; i++)
-        dtype_store(w->dtype, w->pool.base, i, value);
+        dtype_store(t, w->pool.base, i, value);
 }
 
 /* Write positions [pos0, end) of a sequence into the cache, as rope_kv does. */
@@ -112,14 +116,10 @@ static UNUSED void world_write(struct world *w, uint32_t s, uint32_t pos0, uint3
             if (pos < pos0 || pos >= end)
                 continue;
             for (uint32_t g = 0; g < w->n_kv_heads; g++) {
-                for (uint32_t e = 0; e < w->dim; e++) {
-                    size_t src = ((size_t)pos * w->n_kv_heads + g) * w->dim + e;
+                size_t src = ((size_t)pos * w->n_kv_heads + g) * w->dim;
 
-                    dtype_store(w->dtype, kv_at(&w->pool, block, LAYER, 0, g),
-                                kv_k_index(&w->pool, e, off), w->k[s][src]);
-                    dtype_store(w->dtype, kv_at(&w->pool, block, LAYER, 1, g),
-                                kv_v_index(&w->pool, e, off), w->v[s][src]);
-                }
+                kv_token_store(&w->pool, block, LAYER, 0, g, off, w->k[s] + src);
+                kv_token_store(&w->pool, block, LAYER, 1, g, off, w->v[s] + src);
             }
         }
     }
@@ -132,6 +132,7 @@ struct call {
     uint32_t n_seqs, n_segs, n_rows;
     uint32_t window;
     float soft_cap;
+    int bidirectional;
     float *q;
     float *out;
     float *lse;
@@ -144,6 +145,7 @@ static UNUSED void call_init(struct call *c, const struct world *w, size_t rows)
     c->q_stride = c->width + 5;
     c->n_seqs = c->n_segs = c->n_rows = c->window = 0;
     c->soft_cap = 0;
+    c->bidirectional = 0;
     c->lse = NULL;
     c->q = test_alloc(rows * c->q_stride * sizeof(float));
     c->out = test_alloc(rows * c->width * sizeof(float));
@@ -178,6 +180,7 @@ static UNUSED void call_run(struct call *c, const struct world *w, struct device
         .n_heads = w->n_heads,
         .layer = LAYER,
         .window = c->window,
+        .bidirectional = c->bidirectional,
         .scale = 1.0f / sqrtf((float)w->dim),
         .soft_cap = c->soft_cap,
         .q = c->q,

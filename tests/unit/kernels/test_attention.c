@@ -78,9 +78,9 @@ static void head_sizes_on(struct device *d)
 {
     static const uint32_t dims[] = {2, 8, 16, 20, 34, 64, 80, 96, 128, 256};
 
-    for (int t = 0; t < DTYPE_FLOATS; t++)
+    for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
         for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
-            struct world w = {.dtype = (enum dtype)t,
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = 4,
                               .n_kv_heads = 2,
                               .dim = dims[i],
@@ -103,9 +103,9 @@ static void groupings_on(struct device *d)
     static const uint32_t heads[][2] = {{1, 1}, {2, 2}, {3, 3}, {6, 2},  {8, 2},  {5, 1},  {12, 2},
                                         {7, 1}, {8, 1}, {9, 1}, {11, 1}, {12, 1}, {14, 1}, {50, 1}};
 
-    for (int t = 0; t < DTYPE_FLOATS; t++)
+    for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
         for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
-            struct world w = {.dtype = (enum dtype)t,
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = heads[i][0],
                               .n_kv_heads = heads[i][1],
                               .dim = 20,
@@ -235,8 +235,8 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
 {
     (void)state;
     for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
-        for (int t = 0; t < DTYPE_FLOATS; t++) {
-            struct world w = {.dtype = (enum dtype)t,
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = 6,
                               .n_kv_heads = 2,
                               .dim = 20,
@@ -254,8 +254,8 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
 /* A key or value that overflowed spoils the rows that see it, and no earlier one. */
 static void spoilt_on(struct device *d)
 {
-    for (int t = 0; t < 2 * DTYPE_FLOATS; t++) {
-        struct world w = {.dtype = (enum dtype)(t / 2),
+    for (size_t t = 0; t < 2 * ARRAY_SIZE(kv_types); t++) {
+        struct world w = {.dtype = kv_types[t / 2],
                           .n_heads = 4,
                           .n_kv_heads = 2,
                           .dim = t % 2 ? 36 : 64,
@@ -408,6 +408,65 @@ static void a_soft_cap_bounds_scores(void **state)
     each_variant(1, caps_on);
 }
 
+/* Attention of a row to all keys of its sequence, as causal attention computes it for a last
+ * row. */
+static void compute_last_row(struct world *w, struct device *d, uint32_t s, uint32_t row,
+                             float *out)
+{
+    struct call c;
+
+    call_init(&c, w, 1);
+    call_add(&c, w, s, w->len[s] - 1, w->len[s]);
+    memcpy(c.q, w->q[s] + row * c.width, c.width * sizeof(float));
+    call_run(&c, w, d);
+    memcpy(out, c.out, c.width * sizeof(float));
+    call_fini(&c);
+}
+
+static void all_keys_on(struct device *d)
+{
+    for (int t = 0; t < 2 * DTYPE_FLOATS; t++) {
+        struct world w = {.dtype = (enum dtype)(t / 2),
+                          .n_heads = 4,
+                          .n_kv_heads = t % 2 ? 4 : 2,
+                          .dim = t % 2 ? 64 : 20,
+                          .n_seqs = 3,
+                          .len = {300, 37, 1}};
+        size_t width = (size_t)w.n_heads * w.dim, at = 0;
+        float *last = test_alloc(width * sizeof *last);
+        struct call c;
+
+        world_init(&w, t % 2 ? KV_SEGMENT_TOKENS_MAX : 0);
+        world_poison(&w, NAN);
+        write_all(&w);
+        call_init(&c, &w, world_rows(&w));
+        for (uint32_t s = 0; s < w.n_seqs; s++)
+            call_add(&c, &w, s, 0, w.len[s]);
+        c.bidirectional = 1;
+        call_run(&c, &w, NULL);
+        float *want = test_alloc(world_outputs(&w) * sizeof *want);
+        memcpy(want, c.out, world_outputs(&w) * sizeof *want);
+        call_run(&c, &w, d);
+        check_world("all keys", d, &w, c.out, want);
+        for (uint32_t s = 0; s < w.n_seqs; at += w.len[s++])
+            for (uint32_t row = 0; row < w.len[s]; row += 13) {
+                compute_last_row(&w, d, s, row, last);
+                check_same("all keys, alone", c.out + (at + row) * width, last, width);
+            }
+        call_fini(&c);
+        free(want);
+        free(last);
+        world_fini(&w);
+    }
+}
+
+static void bidirectional_rows_see_all_keys_with_the_bits_of_a_last_row(void **state)
+{
+    (void)state;
+    each_variant(1, all_keys_on);
+    each_variant(3, all_keys_on);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +480,7 @@ int main(void)
         cmocka_unit_test(attention_to_some_segments_tells_its_weight),
         cmocka_unit_test(a_window_hides_what_lies_before_it),
         cmocka_unit_test(a_soft_cap_bounds_scores),
+        cmocka_unit_test(bidirectional_rows_see_all_keys_with_the_bits_of_a_last_row),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,12 +148,12 @@ static void merged_tiles_have_the_bits_of_attention(void **state)
 
     (void)state;
     for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
-        for (int t = 0; t < DTYPE_FLOATS; t++)
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
             for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
-                struct world w = {.dtype = (enum dtype)t,
+                struct world w = {.dtype = kv_types[t],
                                   .n_heads = heads[i][0],
                                   .n_kv_heads = heads[i][1],
-                                  .dim = dims[(i + (size_t)t) % ARRAY_SIZE(dims)],
+                                  .dim = dims[(i + t) % ARRAY_SIZE(dims)],
                                   .n_seqs = 3,
                                   .len = {70, 33, 1}};
 
@@ -165,8 +165,8 @@ static void whole_segments_have_the_bits_of_attention(void **state)
 {
     (void)state;
     for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
-        for (int t = 0; t < DTYPE_FLOATS; t++) {
-            struct world w = {.dtype = (enum dtype)t,
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+            struct world w = {.dtype = kv_types[t],
                               .n_heads = 4,
                               .n_kv_heads = 2,
                               .dim = 64,
@@ -180,8 +180,8 @@ static void whole_segments_have_the_bits_of_attention(void **state)
 /* Scores of some hundreds in some tiles, and keys and values that overflowed. */
 static void extremes_on(struct device *d)
 {
-    for (int t = 0; t < 2 * DTYPE_FLOATS; t++) {
-        struct world w = {.dtype = (enum dtype)(t / 2),
+    for (size_t t = 0; t < 2 * ARRAY_SIZE(kv_types); t++) {
+        struct world w = {.dtype = kv_types[t / 2],
                           .n_heads = 4,
                           .n_kv_heads = 2,
                           .dim = 64,

@@ -87,33 +87,34 @@ static void norms_of_heads_and_centered_norms_equal_the_reference(void **state)
 static const float nasty[] = {0,     -0.0f, 12,  -12,    87.5f,    -87.5f, 1000,
                               -1000, NAN,   3e8, -3e38f, INFINITY, 1e-30f};
 
-static void gelu_dim_on(struct device *d, uint32_t dim)
+static void activation_dim_on(struct device *d, uint32_t dim, enum activation f, int ungated)
 {
-    size_t n = (size_t)N_ROWS * dim;
+    size_t n = (size_t)N_ROWS * dim, width = (ungated ? 1 : 2) * (size_t)dim;
     float *x = random_floats(2 * n), *one = test_alloc(dim * sizeof *one);
     float *want = test_alloc(n * sizeof *want), *got = test_alloc(n * sizeof *got);
     struct silu_mul_params p = {.n_rows = N_ROWS,
                                 .dim = dim,
                                 .gate_up = x,
                                 .out = want,
-                                .activation = ACTIVATION_GELU_TANH};
+                                .activation = f,
+                                .ungated = ungated};
 
     for (size_t i = 0; i < 2 * n; i++)
         x[i] *= 2;
     for (size_t i = 0; i < ARRAY_SIZE(nasty); i++)
-        x[i * 2 * dim + rng_below(dim)] = nasty[i];
+        x[i * width + rng_below(dim)] = nasty[i];
     assert_int_equal(ref_silu_mul(NULL, NULL, &p), OK);
     p.out = got;
     assert_int_equal(device_ops(d)->silu_mul(d, NULL, &p), OK);
-    check_close("gelu_mul", got, want, n, 1e-9, 1e-5);
+    check_close("activation", got, want, n, 1e-9, 1e-5);
     for (uint32_t t = 0; t < N_ROWS; t++) {
         struct silu_mul_params alone = p;
 
         alone.n_rows = 1;
-        alone.gate_up = x + (size_t)t * 2 * dim;
+        alone.gate_up = x + t * width;
         alone.out = one;
         assert_int_equal(device_ops(d)->silu_mul(d, NULL, &alone), OK);
-        check_same("gelu_mul alone", one, got + (size_t)t * dim, dim);
+        check_same("activation alone", one, got + (size_t)t * dim, dim);
     }
     free(x);
     free(one);
@@ -121,17 +122,48 @@ static void gelu_dim_on(struct device *d, uint32_t dim)
     free(got);
 }
 
-static void gelu_on(struct device *d)
+static void activations_on(struct device *d)
 {
     for (size_t i = 0; i < ARRAY_SIZE(dims); i++)
-        gelu_dim_on(d, dims[i]);
+        for (int ungated = 0; ungated < 2; ungated++) {
+            activation_dim_on(d, dims[i], ACTIVATION_SILU, ungated);
+            activation_dim_on(d, dims[i], ACTIVATION_GELU_TANH, ungated);
+            activation_dim_on(d, dims[i], ACTIVATION_GELU, ungated);
+        }
 }
 
-static void gelu_mul_equals_reference_up_to_inf_and_nan(void **state)
+static void activations_equal_reference_up_to_inf_and_nan(void **state)
 {
     (void)state;
-    each_variant(1, gelu_on);
-    each_variant(3, gelu_on);
+    each_variant(1, activations_on);
+    each_variant(3, activations_on);
+}
+
+static void gelu_range_on(struct device *d)
+{
+    enum { N = 26 * 1024 + 1 };
+    float *x = test_alloc(N * sizeof *x), *want = test_alloc(N * sizeof *want);
+    struct silu_mul_params p = {.n_rows = 1,
+                                .dim = N,
+                                .gate_up = x,
+                                .out = want,
+                                .activation = ACTIVATION_GELU,
+                                .ungated = 1};
+
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i - N / 2) / 1024 * 0.9999f;
+    assert_int_equal(ref_silu_mul(NULL, NULL, &p), OK);
+    p.out = x; /* in place */
+    assert_int_equal(device_ops(d)->silu_mul(d, NULL, &p), OK);
+    check_close("gelu", x, want, N, 0, 2e-6);
+    free(x);
+    free(want);
+}
+
+static void gelu_is_relatively_exact_in_its_tail_too(void **state)
+{
+    (void)state;
+    each_variant(1, gelu_range_on);
 }
 
 static void scale_dim_on(struct device *d, uint32_t dim, float soft_cap, int accumulate)
@@ -198,7 +230,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norms_of_heads_and_centered_norms_equal_the_reference),
-        cmocka_unit_test(gelu_mul_equals_reference_up_to_inf_and_nan),
+        cmocka_unit_test(activations_equal_reference_up_to_inf_and_nan),
+        cmocka_unit_test(gelu_is_relatively_exact_in_its_tail_too),
         cmocka_unit_test(scale_equals_reference_with_and_without_a_cap),
         cmocka_unit_test(no_rows_do_nothing),
     };

@@ -304,6 +304,93 @@ static void rope_kv_equals_reference_and_touches_only_its_slots(void **state)
     each_variant(3, rope_on);
 }
 
+/* KV of one byte: the reference rotates in double, so K may be rounded to a neighbour; V has the
+ * reference's bits. Slots that no row has keep theirs. */
+static void rope_scaled(struct device *d, enum dtype t, uint32_t dim, uint32_t rot_dim, bool spoilt)
+{
+    struct rope r;
+
+    rope_init(&r, t, dim, rot_dim);
+    if (spoilt) {
+        r.qkv[6 * dim] = NAN;
+        r.qkv[r.p.qkv_stride + 8 * dim + dim - 1] = INFINITY;
+        for (uint32_t i = 0; i < dim; i++) {
+            r.qkv[2 * r.p.qkv_stride + 8 * dim + i] *= 1e-31f;
+            r.qkv[3 * r.p.qkv_stride + 8 * dim + i] *= 1e-25f;
+        }
+    }
+    size_t n = 5 * kv_block_bytes(&r.p.pool);
+    struct kv_pool want = r.p.pool, got = r.p.pool, ones = r.p.pool;
+    struct kv_pool *pools[] = {&want, &got, &ones};
+    float *q = test_alloc(N_ROWS * r.p.qkv_stride * sizeof(float)), a[256], b[256];
+
+    for (int i = 0; i < 3; i++) {
+        struct rope_kv_params p = r.p;
+
+        pools[i]->base = test_alloc(n);
+        memset(pools[i]->base, 77, n);
+        p.pool = *pools[i];
+        memcpy(q, r.qkv, N_ROWS * r.p.qkv_stride * sizeof(float));
+        p.q = q;
+        p.n_rows = i < 2 ? N_ROWS : 1;
+        for (uint32_t row = 0; row < N_ROWS; row += p.n_rows) {
+            struct rope_kv_params c = p;
+
+            c.q += row * p.qkv_stride;
+            c.k += row * p.qkv_stride;
+            c.v += row * p.qkv_stride;
+            c.pos += row;
+            c.slot_block += row;
+            c.slot_offset += row;
+            if (i > 0)
+                assert_int_equal(device_ops(d)->rope_kv(d, NULL, &c), OK);
+            else
+                assert_int_equal(ref_rope_kv(NULL, NULL, &c), OK);
+        }
+    }
+    assert_memory_equal(ones.base, got.base, n);
+    for (uint32_t block = 0; block < 5; block++)
+        for (uint32_t i = 0; i < 2 * 2 * 2 * KV_BLOCK_TOKENS; i++) {
+            uint32_t layer = i % 2, head = i / 2 % 2, token = i / 8;
+            int v = (int)(i / 4 % 2);
+            float max = 0;
+
+            kv_token_load(&want, block, layer, v, head, token, a);
+            kv_token_load(&got, block, layer, v, head, token, b);
+            for (uint32_t e = 0; e < dim; e++)
+                max = fabsf(a[e]) > max ? fabsf(a[e]) : max;
+            for (uint32_t e = 0; e < dim; e++)
+                if (v)
+                    assert_memory_equal(&a[e], &b[e], sizeof(*a));
+                else
+                    assert_true(isnan(a[e]) ? isnan(b[e])
+                                            : fabsf(a[e] - b[e]) <=
+                                                  max * (t == DTYPE_I8 ? 1.01f / 127 : 1.0f / 14));
+        }
+    for (int i = 0; i < 3; i++)
+        free(pools[i]->base);
+    free(q);
+    free(r.qkv);
+    free(r.table);
+}
+
+static void rope_scaled_on(struct device *d)
+{
+    static const uint32_t shapes[][2] = {{2, 2}, {20, 20}, {34, 0}, {64, 64}, {80, 32}, {256, 256}};
+
+    for (size_t i = 0; i < 2 * ARRAY_SIZE(shapes); i++) {
+        rope_scaled(d, DTYPE_I8, shapes[i / 2][0], shapes[i / 2][1], i % 2);
+        rope_scaled(d, DTYPE_F8, shapes[i / 2][0], shapes[i / 2][1], i % 2);
+    }
+}
+
+static void rope_kv_quantizes_heads_as_the_reference_does(void **state)
+{
+    (void)state;
+    each_variant(1, rope_scaled_on);
+    each_variant(3, rope_scaled_on);
+}
+
 /* V goes into the cache unrotated, so its rounding can be judged exactly, on any bits at all. */
 static void rounding_on(struct device *d)
 {
@@ -399,6 +486,7 @@ int main(void)
         cmocka_unit_test(silu_mul_equals_reference_up_to_inf_and_nan),
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(rope_kv_equals_reference_and_touches_only_its_slots),
+        cmocka_unit_test(rope_kv_quantizes_heads_as_the_reference_does),
         cmocka_unit_test(cache_rounding_equals_the_scalar_conversion),
         cmocka_unit_test(kv_gather_and_scatter_move_whole_blocks),
         cmocka_unit_test(no_rows_do_nothing),

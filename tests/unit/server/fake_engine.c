@@ -383,10 +383,11 @@ uint32_t embedder_dim(const struct embedder *e)
     return 0;
 }
 
-enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
-                            uint32_t *n_tokens, struct buf *why)
+enum status embedder_encode(struct embedder *e, enum embedder_role role, const char *text,
+                            size_t len, float *out, uint32_t *n_tokens, struct buf *why)
 {
     (void)e;
+    (void)role;
     (void)text;
     (void)len;
     (void)out;

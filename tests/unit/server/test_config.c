@@ -155,6 +155,9 @@ static void other_words_for_a_choice_become_ours(void **state)
     assert_string_equal(c.dtype, "bf16");
     assert_string_equal(c.kv_cache_dtype, "f16");
     config_fini(&c);
+    assert_ok(load(&c, "--model m --kv-cache-dtype fp8_e4m3", no_env, &why));
+    assert_string_equal(c.kv_cache_dtype, "fp8");
+    config_fini(&c);
     buf_fini(&why);
 }
 

@@ -66,7 +66,7 @@ static void refuse(const char *from, const char *to, enum status want, const cha
 static void a_bad_config_is_named_by_field(void **state)
 {
     (void)state;
-    refuse("LlamaForCausalLM", "BertModel", ERR_UNSUPPORTED, "BertModel");
+    refuse("LlamaForCausalLM", "ElectraModel", ERR_UNSUPPORTED, "ElectraModel");
     refuse("\"hidden_size\":8", "\"hidden_size\":\"8\"", ERR_INVALID, "hidden_size");
     refuse("\"hidden_size\":8,", "", ERR_INVALID, "hidden_size is missing");
     refuse("\"num_hidden_layers\":1", "\"num_hidden_layers\":0", ERR_INVALID, "num_hidden_layers");

@@ -2,6 +2,7 @@
  *
  * Found by the environment variable TARN_SHARED, else ../shared beside the source tree; exit code
  * 77 (skipped) without it. tests/tools/gguf_vocab_to_hf.py writes the Hugging Face files. */
+#include "base/check.h"
 #include "engine/text/detokenize.h"
 #include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
@@ -11,6 +12,7 @@
 
 #define SEPARATOR "\n__ggml_vocab_test__\n"
 #define N_CASES 46
+#define ALL_FLAGS (TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL | TOKENIZE_CONTINUES)
 
 static char data_dir[1024];
 
@@ -154,9 +156,23 @@ static bool equals_line(const struct tokenizer *t, const char *text, size_t len,
     return equal;
 }
 
-static void check_family(const char *name, const char *vocabulary, const char *options)
+static struct tokenizer *load_gguf(const char *file)
 {
-    struct tokenizer *t = convert_and_load(vocabulary, options);
+    struct tokenizer *t = NULL;
+    struct buf path, why;
+
+    buf_init(&path, 1 << 16);
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(buf_printf(&path, "%s/%s", data_dir, file));
+    if (tokenizer_load(&t, path.data, &why) != OK)
+        fail_msg("%s: %s", file, buf_str(&why));
+    buf_fini(&path);
+    buf_fini(&why);
+    return t;
+}
+
+static void check_recorded(const struct tokenizer *t, const char *name)
+{
     struct buf in, out;
     char file[256];
     int n = 0, n_equal = 0;
@@ -179,6 +195,110 @@ static void check_family(const char *name, const char *vocabulary, const char *o
     check_random_ids(t);
     buf_fini(&in);
     buf_fini(&out);
+}
+
+/* The text is made of pieces of the vocabulary, so that merges, special tokens and white space
+ * meet in every order, and of random bytes. */
+static void make_text(struct rng *rng, const struct tokenizer *t, struct buf *text)
+{
+    static const char *const others[] = {" ", "  ", "\n", "\r\n", "\t", "1", "'s", "\303\251", "."};
+
+    buf_reset(text);
+    for (uint32_t i = 0, n = rng_below(rng, 12); i < n; i++) {
+        size_t len;
+        const char *piece = tokenizer_bytes(t, rng_below(rng, tokenizer_n_vocab(t)), &len);
+        if (rng_below(rng, 4) == 0) {
+            piece = others[rng_below(rng, ARRAY_SIZE(others))];
+            len = strlen(piece);
+        } else if (rng_below(rng, 20) == 0)
+            len = len > 1 ? len - 1 : len; /* may end inside a character */
+        assert_ok(buf_append(text, piece, len));
+    }
+}
+
+static void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text,
+                           size_t len, unsigned flags)
+{
+    struct buf x, y;
+
+    buf_init(&x, 1 << 20);
+    buf_init(&y, 1 << 20);
+    assert_int_equal(tokenizer_encode(a, text, len, flags, &x),
+                     tokenizer_encode(b, text, len, flags, &y));
+    if (x.len != y.len || memcmp(buf_str(&x), buf_str(&y), x.len) != 0)
+        fail_msg("flags %u: other ids for \"%.*s\"", flags, (int)len, text);
+    buf_fini(&x);
+    buf_fini(&y);
+}
+
+/* Both files of a model are the same tokenizer: ids, texts of ids, special tokens. Texts are encoded
+ * with the flags `always` and some of `any`. A directory without tokenizer_config.json names no
+ * tokens. */
+static void check_same(const struct tokenizer *a, const struct tokenizer *b, unsigned always,
+                       unsigned any)
+{
+    struct rng rng = {.seed = 77};
+    struct buf text;
+
+    if (tokenizer_bos_text(a))
+        assert_string_equal(tokenizer_bos_text(a), tokenizer_bos_text(b));
+    if (tokenizer_eos_text(a))
+        assert_int_equal(tokenizer_eos(a), tokenizer_eos(b));
+    for (uint32_t id = 0; id < tokenizer_n_vocab(b); id++) {
+        size_t a_len, b_len;
+        const char *x = tokenizer_bytes(a, id, &a_len), *y = tokenizer_bytes(b, id, &b_len);
+        assert_int_equal(a_len, b_len);
+        assert_memory_equal(x, y, a_len);
+        x = tokenizer_first_bytes(a, id, &a_len);
+        y = tokenizer_first_bytes(b, id, &b_len);
+        assert_int_equal(a_len, b_len);
+        assert_memory_equal(x, y, a_len);
+        assert_int_equal(tokenizer_is_special(a, id), tokenizer_is_special(b, id));
+    }
+    buf_init(&text, 1 << 20);
+    for (int round = 0; round < 4000; round++) {
+        make_text(&rng, b, &text);
+        check_same_ids(a, b, buf_str(&text), text.len, always | (any & rng_below(&rng, 8)));
+    }
+    buf_fini(&text);
+}
+
+/* Write the GGUF file of the directory's tokenizer, load it and compare. */
+static void check_written(const struct tokenizer *t, const char *dir, unsigned always, unsigned any)
+{
+    char path[128];
+    struct tokenizer *gguf = NULL;
+    struct buf command, why;
+
+    temp_path(path, sizeof path, "x.gguf");
+    buf_init(&command, 1 << 16);
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(buf_printf(&command, "python3 '%s/tests/tools/gguf_tokenizer.py' '%s' '%s'",
+                         TARN_SOURCE_DIR, dir, path));
+    assert_int_equal(system(command.data), 0);
+    if (tokenizer_load(&gguf, path, &why) != OK)
+        fail_msg("%s: %s", dir, buf_str(&why));
+    unlink(path);
+    check_same(t, gguf, always, any);
+    if (tokenizer_chat_template(t))
+        assert_string_equal(tokenizer_chat_template(t), tokenizer_chat_template(gguf));
+    tokenizer_destroy(gguf);
+    buf_fini(&command);
+    buf_fini(&why);
+}
+
+static void check_family(const char *name, const char *vocabulary, const char *options)
+{
+    struct tokenizer *t = convert_and_load(vocabulary, options);
+
+    check_recorded(t, name);
+    if (strstr(vocabulary, ".gguf")) {
+        struct tokenizer *gguf = load_gguf(vocabulary);
+        check_recorded(gguf, name);
+        check_same(t, gguf, 0, ALL_FLAGS);
+        tokenizer_destroy(gguf);
+    } else
+        check_written(t, temp_dir, 0, ALL_FLAGS);
     tokenizer_destroy(t);
 }
 
@@ -213,13 +333,56 @@ static void falcon_ids_are_the_recorded_ones(void **state)
     check_family("falcon", "tok-llamacpp-vocabs/ggml-vocab-falcon.gguf", "");
 }
 
-static void stories_prompts_are_as_llama2c_cuts_them(void **state)
+static void neox_of_gguf_is_that_of_tokenizer_json(void **state)
 {
-    struct tokenizer *t = convert_and_load("model-stories260K/tok512.bin", "");
+    const char *file = "tok-llamacpp-vocabs/ggml-vocab-gpt-neox.gguf";
+    struct tokenizer *t = convert_and_load(file, ""), *gguf = load_gguf(file);
+
+    (void)state;
+    check_same(t, gguf, 0, ALL_FLAGS);
+    tokenizer_destroy(t);
+    tokenizer_destroy(gguf);
+}
+
+/* In tokenizer.json a special token is also a piece, which plain text may spell; in GGUF it never
+ * is. */
+static void unigram_of_gguf_is_that_of_tokenizer_json(void **state)
+{
+    struct tokenizer *t = convert_and_load("tok-sentencepiece-test/test_model.model", "");
+
+    (void)state;
+    check_written(t, temp_dir, TOKENIZE_PARSE_SPECIAL, ALL_FLAGS);
+    tokenizer_destroy(t);
+}
+
+/* The file's post-processor names ids that are words here. */
+static void wordpiece_of_gguf_is_that_of_tokenizer_json(void **state)
+{
+    char dir[2048];
+    struct tokenizer *t = NULL;
+
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/embed-model2vec-fixtures/test-model-float32", data_dir);
+    assert_ok(tokenizer_load(&t, dir, NULL));
+    check_written(t, dir, 0, ALL_FLAGS & ~TOKENIZE_ADD_SPECIAL);
+    tokenizer_destroy(t);
+}
+
+static void the_demo_model_of_gguf_is_that_of_tokenizer_json(void **state)
+{
+    struct tokenizer *t = NULL;
+
+    (void)state;
+    assert_ok(tokenizer_load(&t, TARN_SOURCE_DIR "/deploy/demo-model", NULL));
+    check_written(t, TARN_SOURCE_DIR "/deploy/demo-model", 0, ALL_FLAGS);
+    tokenizer_destroy(t);
+}
+
+static void check_stories(const struct tokenizer *t)
+{
     struct buf prompts, tokens;
     int n = 0;
 
-    (void)state;
     read_data(&prompts, "model-stories260K/golden-llama2c/prompts.tsv");
     for (const char *line = prompts.data; *line; n++) {
         size_t len = strcspn(line, "\n");
@@ -237,7 +400,19 @@ static void stories_prompts_are_as_llama2c_cuts_them(void **state)
     }
     assert_int_equal(n, 5);
     buf_fini(&prompts);
+}
+
+static void stories_prompts_are_as_llama2c_cuts_them(void **state)
+{
+    struct tokenizer *t = convert_and_load("model-stories260K/tok512.bin", "");
+    struct tokenizer *gguf = load_gguf("model-stories260K/stories260K.gguf");
+
+    (void)state;
+    check_stories(t);
+    check_stories(gguf);
+    check_same(t, gguf, 0, ALL_FLAGS);
     tokenizer_destroy(t);
+    tokenizer_destroy(gguf);
 }
 
 static void a_whole_book_comes_back(void **state)
@@ -277,6 +452,10 @@ int main(void)
         T(llama_spm_ids_are_the_recorded_ones),
         T(starcoder_ids_are_the_recorded_ones),
         T(falcon_ids_are_the_recorded_ones),
+        T(neox_of_gguf_is_that_of_tokenizer_json),
+        T(unigram_of_gguf_is_that_of_tokenizer_json),
+        T(wordpiece_of_gguf_is_that_of_tokenizer_json),
+        T(the_demo_model_of_gguf_is_that_of_tokenizer_json),
         T(stories_prompts_are_as_llama2c_cuts_them),
         T(a_whole_book_comes_back),
     };

@@ -1,0 +1,358 @@
+#include "engine/inspect.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/json.h"
+#include "engine/model/family.h"
+#include "engine/opening.h"
+#include "engine/run/forward.h"
+#include "engine/settings.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "kernels/device.h"
+
+#define CONFIG_BYTES_MAX ((size_t)4 << 20)
+#define BLOCK_ROUND(n) (((n) + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS)
+
+static void add_reason(struct inspection *i, const char *words)
+{
+    for (uint32_t k = 0; k < i->n_reasons; k++)
+        if (strcmp(i->reasons[k], words) == 0)
+            return;
+    char *copy = i->n_reasons < INSPECT_N_REASONS_MAX ? strdup(words) : NULL;
+    if (copy)
+        i->reasons[i->n_reasons++] = copy;
+    else
+        i->n_more++;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), n_end = strlen(end);
+
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* --- files and config --- */
+
+static void count_file(struct inspection *i, const char *dir, const char *name)
+{
+    char path[2 * sizeof i->path];
+    struct stat st;
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (ends_with(name, ".bin") || ends_with(name, ".pth") || ends_with(name, ".pt"))
+        i->has_pickles = true;
+    if (!ends_with(name, i->is_gguf ? ".gguf" : ".safetensors") || stat(path, &st) != 0)
+        return;
+    i->n_files++;
+    i->n_file_bytes += (uint64_t)st.st_size;
+}
+
+/* The files of weights: of a directory all of their kind, of a split GGUF model its parts. */
+static void count_files(struct inspection *i)
+{
+    char dir[sizeof i->path];
+    struct stat st;
+    struct dirent *e;
+
+    snprintf(dir, sizeof dir, "%s", i->path);
+    char *slash = strrchr(dir, '/');
+    if (i->is_gguf && !strstr(i->path, "-00001-of-")) {
+        i->n_files = 1;
+        i->n_file_bytes = stat(i->path, &st) == 0 ? (uint64_t)st.st_size : 0;
+        return;
+    }
+    if (i->is_gguf && slash)
+        *slash = '\0';
+    const char *first = i->is_gguf && slash ? slash + 1 : "";
+    size_t n_same = i->is_gguf ? (size_t)(strstr(first, "-00001-of-") - first) : 0;
+    DIR *d = opendir(i->is_gguf && !slash ? "." : dir);
+    while (d && (e = readdir(d)))
+        if (strncmp(e->d_name, first, n_same) == 0)
+            count_file(i, dir, e->d_name);
+    if (d)
+        closedir(d);
+}
+
+/* What config.json says of a model, also of one that is refused. */
+static void read_names(struct inspection *i)
+{
+    char path[2 * sizeof i->path];
+    struct json *j = NULL;
+    struct buf why;
+    const char *text = NULL;
+
+    snprintf(path, sizeof path, "%s/config.json", i->path);
+    buf_init(&why, BUF_WHY_MAX);
+    if (!i->is_gguf && js_parse_file(&j, path, CONFIG_BYTES_MAX, &why) == OK) {
+        const struct json *first = js_at(js_get_set(j, "architectures"), 0);
+        if (js_is(first, JS_STRING))
+            text = js_string(first, NULL);
+        else if (js_get_str(j, "model_type", &text, NULL, &why) != OK)
+            text = NULL;
+        snprintf(i->architecture, sizeof i->architecture, "%s", text ? text : "");
+        text = NULL;
+        const struct json *q = js_get_set(j, "quantization_config");
+        if (q && js_get_str(q, "quant_method", &text, NULL, &why) == OK)
+            snprintf(i->stored_as, sizeof i->stored_as, "%s", text ? text : "");
+    }
+    js_unref(j);
+    buf_fini(&why);
+}
+
+/* --- tokenizer --- */
+
+static void read_tokenizer(struct inspection *i)
+{
+    struct tokenizer *t = NULL;
+    struct chat_template *c = NULL;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    if (tokenizer_load(&t, i->path, &why) != OK) {
+        add_reason(i, buf_str(&why));
+        buf_fini(&why);
+        return;
+    }
+    i->has_tokenizer = true;
+    i->tokenizer = tokenizer_kind(t);
+    i->n_tokens = tokenizer_n_vocab(t);
+    const char *source = tokenizer_chat_template(t);
+    i->has_chat_template = source != NULL;
+    if (source && chat_template_create(&c, source, strlen(source), &why) != OK)
+        add_reason(i, buf_str(&why));
+    chat_template_destroy(c);
+    tokenizer_destroy(t);
+    buf_fini(&why);
+}
+
+/* --- memory --- */
+
+/* A line "NAME:   123 kB" of /proc/meminfo. */
+static uint64_t read_meminfo(const char *name)
+{
+    char line[128];
+    unsigned long long kb = 0;
+    FILE *f = fopen("/proc/meminfo", "r");
+
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ':') {
+            if (sscanf(line + strlen(name) + 1, "%llu", &kb) != 1)
+                kb = 0;
+            break;
+        }
+    if (f)
+        fclose(f);
+    return (uint64_t)kb * 1024;
+}
+
+/* A number in a file of the control group; UINT64_MAX: none, or "max". */
+static uint64_t read_cgroup(const char *name)
+{
+    char path[128];
+    unsigned long long v;
+
+    snprintf(path, sizeof path, "/sys/fs/cgroup/%s", name);
+    FILE *f = fopen(path, "r");
+    int n = f ? fscanf(f, "%llu", &v) : 0;
+    if (f)
+        fclose(f);
+    return n == 1 ? v : UINT64_MAX;
+}
+
+static void read_memory(struct inspection *i, struct device *device)
+{
+    size_t n_free, n_total;
+
+    if (!device_is_host(device) && device_memory(device, &n_free, &n_total) == OK) {
+        i->n_free_bytes = n_free;
+        i->n_total_bytes = n_total;
+        return;
+    }
+    uint64_t limit = read_cgroup("memory.max"), used = read_cgroup("memory.current");
+    i->n_free_bytes = read_meminfo("MemAvailable");
+    i->n_total_bytes = read_meminfo("MemTotal");
+    if (limit < i->n_total_bytes) {
+        i->n_total_bytes = limit;
+        uint64_t left = used < limit ? limit - used : 0;
+        i->n_free_bytes = left < i->n_free_bytes ? left : i->n_free_bytes;
+    }
+}
+
+static uint64_t step_bytes(const struct inspect_config *c, const struct inspection *i,
+                           struct device *device)
+{
+    uint32_t n_pos = i->contexts[i->n_contexts - 1];
+    struct forward_config f = {.group = device_group_of(device),
+                               .model = &i->model,
+                               .n_rows_max = c->max_batched_tokens,
+                               .n_out_max = c->max_num_seqs,
+                               .n_pos = n_pos,
+                               .n_seqs_max = c->max_num_seqs,
+                               .n_blocks_max = n_pos / KV_BLOCK_TOKENS + c->max_num_seqs};
+
+    return forward_device_bytes(&f);
+}
+
+static const char *type_name(enum dtype t)
+{
+    static const char *const names[] = {[DTYPE_F32] = "f32",
+                                        [DTYPE_BF16] = "bf16",
+                                        [DTYPE_F16] = "f16",
+                                        [DTYPE_I8] = "int8",
+                                        [DTYPE_I4] = "int4"};
+
+    return (size_t)t < sizeof names / sizeof *names && names[t] ? names[t] : "as coded";
+}
+
+static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dtype kv)
+{
+    struct kv_pool pool = {.layout = kv_layout_of(kv),
+                           .n_layers = i->model.n_layers,
+                           .n_kv_heads = i->model.n_kv_heads,
+                           .head_dim = i->model.head_dim};
+    uint64_t taken = m->weight_bytes + m->buffer_bytes;
+
+    m->kv_token_bytes = (uint32_t)(kv_block_bytes(&pool) / KV_BLOCK_TOKENS);
+    for (uint32_t k = 0; k < i->n_contexts; k++)
+        m->total_bytes[k] = taken + (uint64_t)m->kv_token_bytes * BLOCK_ROUND(i->contexts[k]);
+    if (i->n_free_bytes > taken && m->kv_token_bytes)
+        m->n_tokens_fit =
+            (i->n_free_bytes - taken) / m->kv_token_bytes / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+}
+
+/* Measure the weights once for each quantization. The first measurement is that of the checkpoint
+ * as stored, and its faults are reasons. */
+static enum status measure(struct inspection *i, struct weights_config *w, uint64_t buffer_bytes,
+                           struct buf *why)
+{
+    static const char *const names[INSPECT_N_MEMORIES] = {"none", "none", "int8", "int4"};
+    static const char *const shown[INSPECT_N_MEMORIES] = {"as stored", "bf16", "int8", "int4"};
+    struct weights_measure one;
+    enum dtype stored = w->dtype;
+
+    for (uint32_t k = 0; k < INSPECT_N_MEMORIES; k++) {
+        struct inspect_memory *m = &i->memories[k];
+        enum status s = quantization_parse(&w->quantization, names[k], 0, why);
+        w->dtype = k == 1 ? DTYPE_BF16 : stored;
+        if (s == OK)
+            s = weights_measure(&one, w, i->file, why);
+        if (s != OK)
+            return s;
+        m->quantization = shown[k];
+        m->type = type_name(w->quantization.group ? w->quantization.dtype : w->dtype);
+        m->weight_bytes = one.n_bytes + one.n_mapped_bytes;
+        m->buffer_bytes = buffer_bytes;
+        fill_memory(i, m, w->dtype);
+        if (k == 0)
+            i->weights = one;
+    }
+    for (uint32_t k = 0; k < i->weights.n_faults && k < WEIGHTS_N_FAULTS_MAX; k++)
+        add_reason(i, i->weights.faults[k]);
+    if (i->weights.n_faults > WEIGHTS_N_FAULTS_MAX)
+        i->n_more += i->weights.n_faults - WEIGHTS_N_FAULTS_MAX;
+    i->is_measured = true;
+    return OK;
+}
+
+static void choose_contexts(struct inspection *i)
+{
+    static const uint32_t usual[] = {4096, 32768};
+
+    for (uint32_t k = 0; k < sizeof usual / sizeof *usual; k++)
+        if (usual[k] < i->model.max_pos)
+            i->contexts[i->n_contexts++] = usual[k];
+    i->contexts[i->n_contexts++] = i->model.max_pos;
+}
+
+static enum status open_device(struct device **out, const struct inspect_config *c,
+                               const struct weights_config *w, struct buf *why)
+{
+    static const enum device_kind kinds[] = {DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF};
+    struct device_config d = {.n_threads = 1, .max_rows = 1};
+    uint32_t kind = 0;
+    enum status s = opening_choose("{device}", DEVICE_NAMES, c->device, &kind, why);
+
+    opening_fit_device(&d, w);
+    d.kind = kinds[kind];
+    return s == OK ? device_open(out, &d, why) : s;
+}
+
+/* What only a model with a valid config and valid files has. */
+static enum status weigh(struct inspection *i, const struct inspect_config *c, struct buf *why)
+{
+    struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "none"};
+    struct weights_config w;
+    struct device *device = NULL;
+    struct buf inner;
+
+    buf_init(&inner, BUF_WHY_MAX);
+    enum status s = opening_weights(&w, &o, &i->model, i->path, &inner);
+    if (s != OK) {
+        add_reason(i, buf_str(&inner));
+        w = (struct weights_config){
+            .model = &i->model, .dir = i->path, .dtype = i->model.stored_dtype};
+    }
+    choose_contexts(i);
+    model_set_context(&i->model, i->model.max_pos);
+    s = open_device(&device, c, &w, why);
+    if (s == OK) {
+        w.device = device;
+        i->device = device_is_host(device) ? "this machine" : "the GPU";
+        read_memory(i, device);
+        buf_reset(&inner);
+        enum status measured = measure(i, &w, step_bytes(c, i, device), &inner);
+        if (measured == ERR_NOMEM)
+            s = buf_why(why, measured, "%s", buf_str(&inner));
+        else if (measured != OK)
+            add_reason(i, buf_str(&inner));
+    }
+    device_close(device);
+    buf_fini(&inner);
+    return s;
+}
+
+enum status inspect_model(struct inspection *out, const struct inspect_config *c, struct buf *why)
+{
+    struct stat st;
+    struct buf inner;
+
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%s", c->name);
+    snprintf(out->path, sizeof out->path, "%s", c->path);
+    if (stat(c->path, &st) != 0)
+        return buf_why(why, ERR_NOT_FOUND, "there is no %s", c->path);
+    out->is_gguf = S_ISREG(st.st_mode);
+    count_files(out);
+    read_names(out);
+    buf_init(&inner, BUF_WHY_MAX);
+    out->is_readable = model_config_load(&out->model, out->path, &inner) == OK;
+    if (!out->is_readable)
+        add_reason(out, buf_str(&inner));
+    else if (!out->architecture[0])
+        snprintf(out->architecture, sizeof out->architecture, "%s",
+                 out->model.family->architectures[0]);
+    buf_reset(&inner);
+    if (checkpoint_open(&out->file, out->path, &inner) != OK) {
+        add_reason(out, buf_str(&inner));
+        if (out->has_pickles && out->n_files == 0)
+            add_reason(out, "the weights are in files of PyTorch (.bin, .pt, .pth), which may run "
+                            "code when they are read: convert them to safetensors");
+    }
+    buf_fini(&inner);
+    read_tokenizer(out);
+    return out->is_readable && out->file ? weigh(out, c, why) : OK;
+}
+
+void inspect_fini(struct inspection *i)
+{
+    for (uint32_t k = 0; k < i->n_reasons; k++)
+        free(i->reasons[k]);
+    checkpoint_close(i->file);
+    memset(i, 0, sizeof *i);
+}
