@@ -45,6 +45,11 @@ struct ops {
     enum status (*scale)(struct device *, struct stream *, const struct scale_params *);
     /* Types of KV, in their native layouts, that rope_kv and attention take: bit 1 << dtype. */
     uint32_t kv_dtypes;
+    /* Mixtures of experts. */
+    enum status (*route)(struct device *, struct stream *, const struct route_params *);
+    enum status (*gemm_experts)(struct device *, struct stream *,
+                                const struct gemm_experts_params *);
+    enum status (*combine)(struct device *, struct stream *, const struct combine_params *);
 };
 
 #ifdef __cplusplus

@@ -103,6 +103,62 @@ struct gemm_params {
     size_t out_stride;
 };
 
+/* Most experts of a layer, and most that a row goes to. */
+#define ROUTE_EXPERTS_MAX 512
+#define ROUTE_CHOSEN_MAX 64
+
+enum route_score {
+    ROUTE_SOFTMAX = 0, /* over all experts; with `renormalize` over the chosen ones */
+    ROUTE_SIGMOID      /* of each logit; with `renormalize` divided by the sum of the chosen */
+};
+
+/* Choose for each row the k experts with the largest logits; a tie goes to the lower index, and NaN
+ * counts as -inf. A row's choice depends on its own logits alone (promise P1).
+ *
+ * Rows are then sorted by expert: the products of an expert read consecutive rows. A row appears
+ * once for each of its experts; expert e has the sorted rows offsets[e] .. offsets[e + 1] - 1, in
+ * ascending order of rows. A call with one expert needs no order: offsets, rows and at are NULL. */
+struct route_params {
+    uint32_t n_rows;    /* T */
+    uint32_t n_experts; /* E, 1 .. ROUTE_EXPERTS_MAX */
+    uint32_t n_chosen;  /* k, 1 .. min(E, ROUTE_CHOSEN_MAX) */
+    enum route_score score;
+    int renormalize;
+    float scale;         /* factor of all weights */
+    const float *logits; /* [T, E] */
+    uint32_t *experts;   /* [T, k] in ascending order */
+    float *weights;      /* [T, k] */
+    uint32_t *offsets;   /* [E + 1] */
+    uint32_t *rows;      /* [T k] the row of each sorted row */
+    uint32_t *at;        /* [T, k] the sorted row of each choice */
+};
+
+/* The products of all experts: out[i, :] = a[i, :] * w_e^T for the sorted rows i of each expert e.
+ * Each row gets the bits that gemm() gives it with the weight w_e (promise P1). */
+struct gemm_experts_params {
+    uint32_t n_rows;         /* P: offsets[E] */
+    uint32_t n_rows_max;     /* no expert has more rows */
+    uint32_t n_experts;      /* E */
+    struct weight w;         /* [N, K] of expert 0; the others have the same shape and type */
+    size_t expert_bytes;     /* from the data of an expert's weight to the next's: a multiple of
+                                256 */
+    const uint32_t *offsets; /* [E + 1] */
+    const float *a;          /* [P, K] */
+    float *out;              /* [P, N] */
+};
+
+/* out[t, :] += the sum over j of weights[t, j] * y[at[t, j], :], as one chain of fused multiply-adds
+ * in ascending order of j that starts at 0. */
+struct combine_params {
+    uint32_t n_rows;      /* T */
+    uint32_t dim;         /* D */
+    uint32_t n_chosen;    /* k */
+    const float *weights; /* [T, k] */
+    const uint32_t *at;   /* [T, k], each below T * k; NULL: t * k + j */
+    const float *y;       /* [T k, D] */
+    float *out;           /* [T, D]; not y */
+};
+
 /* Rotate Q in place; rotate K and write K and V to the cache, rounded to the cache dtype (nearest
  * even) before any row attends to them. The rotated pairs are (i, i + r/2) with r = rot_dim, the
  * Hugging Face convention; dimensions from r on are not rotated. */

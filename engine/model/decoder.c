@@ -2,7 +2,14 @@
 
 #include <stdio.h>
 
-enum buffer { QKV, ATTN, GATE_UP, ACT, N_BUFFERS, OUT = N_BUFFERS };
+enum buffer {
+    QKV,
+    ATTN,
+    GATE_UP = MOE_GATE_UP,
+    ACT = MOE_ACT,
+    N_BUFFERS,
+    OUT = N_BUFFERS, /* MOE_OUT in models with experts, whose parts are added directly */
+};
 
 static uint32_t q_rows(const struct model_config *m)
 {
@@ -75,13 +82,12 @@ static enum status plan_attention(struct loader *l, const struct decoder_names *
 {
     const struct model_config *m = plan_model(l);
     uint32_t q = q_rows(m), kv = kv_rows(m);
-    const struct plan_part fused[] = {{"self_attn.qkv_proj", q + 2 * kv}};
+    const struct plan_part fused[] = {{names->qkv ? names->qkv : "self_attn.qkv_proj", q + 2 * kv}};
     const struct plan_part apart[] = {
         {"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}};
-    bool each = names->head_norm == HEAD_NORM_EACH;
-    enum status s =
-        plan_product(l, &y->qkv, m->attention_bias || m->qkv_bias ? &y->qkv_bias : NULL, m->dim,
-                     prefix, names->is_fused ? fused : apart, names->is_fused ? 1 : 3);
+    bool each = names->head_norm == HEAD_NORM_EACH, is_fused = names->is_fused || names->qkv;
+    enum status s = plan_product(l, &y->qkv, m->attention_bias || m->qkv_bias ? &y->qkv_bias : NULL,
+                                 m->dim, prefix, is_fused ? fused : apart, is_fused ? 1 : 3);
 
     y->head_norm = names->head_norm;
     if (s == OK && names->head_norm)
@@ -90,7 +96,8 @@ static enum status plan_attention(struct loader *l, const struct decoder_names *
         s = plan_norm(l, &y->k_norm, each ? m->head_dim : kv, prefix, "self_attn.k_norm");
     if (s == OK)
         s = plan_product(l, &y->o, m->attention_bias ? &y->o_bias : NULL, q, prefix,
-                         (struct plan_part[]){{"self_attn.o_proj", m->dim}}, 1);
+                         (struct plan_part[]){{names->o ? names->o : "self_attn.o_proj", m->dim}},
+                         1);
     return s;
 }
 
@@ -109,8 +116,9 @@ static enum status plan_feed_forward(struct loader *l, const struct decoder_name
     return s;
 }
 
+/* `each`: for the weights of the layer's experts. */
 static enum status plan_layer(struct loader *l, const struct decoder_names *names,
-                              struct decoder_layer *y, uint32_t i)
+                              struct decoder_layer *y, uint32_t i, struct weight *each)
 {
     char prefix[64];
     enum status s;
@@ -124,7 +132,8 @@ static enum status plan_layer(struct loader *l, const struct decoder_names *name
     if (s == OK)
         s = plan_layer_norm(l, &y->ffn_norm, &y->ffn_norm_bias, prefix, names->ffn_norm);
     if (s == OK)
-        s = plan_feed_forward(l, names, y, prefix);
+        s = moe_has_layer(plan_model(l), i) ? moe_plan(l, names->moe, &y->moe, prefix, each)
+                                            : plan_feed_forward(l, names, y, prefix);
     if (s == OK)
         s = plan_layer_norm(l, &y->ffn_after, NULL, prefix, names->ffn_after);
     return s;
@@ -132,12 +141,17 @@ static enum status plan_layer(struct loader *l, const struct decoder_names *name
 
 enum status decoder_plan(struct loader *l, const struct decoder_names *names)
 {
-    uint32_t n = plan_model(l)->n_layers;
-    struct decoder_layer *layers = plan_layers(l, sizeof *layers);
-    enum status s = layers ? plan_embedding(l, DECODER_EMBEDDING) : ERR_NOMEM;
+    const struct model_config *m = plan_model(l);
+    uint32_t n = m->n_layers, n_each = 2 * m->n_experts;
+    /* The weights of all experts lie behind the layers. */
+    struct decoder_layer *layers = plan_layers(l, sizeof *layers + n_each * sizeof(struct weight));
+    struct weight *each = layers ? (struct weight *)(void *)(layers + n) : NULL;
+    enum status s = layers
+                        ? plan_embedding(l, names->embedding ? names->embedding : DECODER_EMBEDDING)
+                        : ERR_NOMEM;
 
     for (uint32_t i = 0; s == OK && i < n; i++)
-        s = plan_layer(l, names, &layers[i], i);
+        s = plan_layer(l, names, &layers[i], i, each + (size_t)i * n_each);
     if (s == OK)
         s = plan_output(l, "model.norm.weight", "lm_head.weight");
     if (s == OK)
@@ -168,6 +182,13 @@ uint32_t decoder_buffers_with_out(const struct model_config *m,
     (void)decoder_buffers(m, widths);
     widths[OUT] = m->dim;
     return N_BUFFERS + 1;
+}
+
+uint32_t decoder_buffers_with_experts(const struct model_config *m,
+                                      uint32_t widths[FAMILY_N_BUFFERS_MAX])
+{
+    (void)decoder_buffers(m, widths);
+    return moe_buffers(m, widths);
 }
 
 /* Norm the residual stream for a part of the layer; *out is what the part multiplies. */
@@ -210,6 +231,27 @@ static enum status norm_heads(const struct layer_step *p, const struct decoder_l
                             qkv + q_rows(m));
 }
 
+/* The weight that the feed-forward part multiplies first. */
+static const struct weight *first_of_ffn(const struct decoder_layer *w)
+{
+    return w->moe.gate_up.data ? &w->moe.router : &w->gate_up;
+}
+
+static enum status run_ffn(const struct layer_step *p, const struct decoder_layer *w,
+                           const float *in, const struct weight *after)
+{
+    float *const *b = p->buffer;
+    enum status s;
+
+    if (w->moe.gate_up.data)
+        return moe_run(p, &w->moe, in, after);
+    if ((s = layer_product(p, p->n_rows, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) !=
+            OK ||
+        (s = layer_silu_mul(p, p->n_rows, p->model->ffn_dim, b[GATE_UP], b[ACT])) != OK)
+        return s;
+    return add_part(p, b[ACT], &w->down, after, w->down_bias, w->ffn_after);
+}
+
 enum status decoder_run(const struct layer_step *p, uint32_t layer)
 {
     const struct decoder_layer *w = &decoder_layers(p->weights)[layer];
@@ -224,12 +266,10 @@ enum status decoder_run(const struct layer_step *p, uint32_t layer)
         (s = layer_product(p, n, in, &w->qkv, &w->o, w->qkv_bias, b[QKV])) != OK ||
         (s = norm_heads(p, w, b[QKV])) != OK || (s = layer_rope_kv(p, layer, b[QKV])) != OK ||
         (s = layer_attention(p, layer, b[QKV], b[ATTN])) != OK ||
-        (s = add_part(p, b[ATTN], &w->o, &w->gate_up, w->o_bias, w->attn_after)) != OK ||
-        (s = norm_before(p, w->ffn_norm, w->ffn_norm_bias, &in)) != OK ||
-        (s = layer_product(p, n, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) != OK ||
-        (s = layer_silu_mul(p, p->model->ffn_dim, b[GATE_UP], b[ACT])) != OK)
+        (s = add_part(p, b[ATTN], &w->o, first_of_ffn(w), w->o_bias, w->attn_after)) != OK ||
+        (s = norm_before(p, w->ffn_norm, w->ffn_norm_bias, &in)) != OK)
         return s;
-    return add_part(p, b[ACT], &w->down, after, w->down_bias, w->ffn_after);
+    return run_ffn(p, w, in, after);
 }
 
 void decoder_count_work(const struct model_config *m, const struct weights *w,
@@ -240,8 +280,12 @@ void decoder_count_work(const struct model_config *m, const struct weights *w,
         out->k_max = m->ffn_dim;
     if (q_rows(m) > out->k_max)
         out->k_max = q_rows(m);
-    if (w) {
-        out->flops_per_token = 2.0 * (double)w->n_params;
-        out->weight_bytes = (double)w->n_bytes;
-    }
+    if (moe_k_max(m) > out->k_max)
+        out->k_max = moe_k_max(m);
+    if (!w)
+        return;
+    out->flops_per_token = 2.0 * (double)w->n_params;
+    out->weight_bytes = (double)w->n_bytes;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        moe_leave_out(m, &decoder_layers(w)[i].moe, out);
 }

@@ -1,5 +1,6 @@
-/* decoder.h - the layer that all dense families share: attention and a gated feed-forward part,
- * each with norms before it, behind it, or both, and added to the residual stream.
+/* decoder.h - the layer that all families share: attention and a gated feed-forward part or a
+ * mixture of experts, each with norms before it, behind it, or both, and added to the residual
+ * stream.
  *
  * A family says which tensors there are; the rest follows from struct model_config. What a family
  * does not have is NULL in its layers.
@@ -12,6 +13,7 @@
 #define TARN_ENGINE_MODEL_DECODER_H
 
 #include "engine/model/family.h"
+#include "engine/model/moe.h"
 
 #define DECODER_EMBEDDING "model.embed_tokens.weight"
 
@@ -27,6 +29,10 @@ struct decoder_names {
     const char *ffn_norm, *ffn_after;   /* the same of the feed-forward part */
     enum head_norm head_norm;           /* self_attn.q_norm, self_attn.k_norm */
     bool is_fused;                      /* self_attn.qkv_proj, mlp.gate_up_proj */
+    const char *qkv, *o;                /* other names of attention's two products, the first fused;
+                                           NULL: self_attn.q_proj and so on */
+    const char *embedding;              /* NULL: DECODER_EMBEDDING */
+    const struct moe_names *moe;        /* of the layers with experts */
 };
 
 struct decoder_layer {
@@ -38,6 +44,7 @@ struct decoder_layer {
     struct weight o;        /* [D, H d] */
     float *o_bias;
     float *attn_after, *ffn_norm, *ffn_norm_bias; /* [D] */
+    struct moe moe;                               /* in place of the next four; else zeros */
     struct weight gate_up;                        /* [2 F, D]: gate rows, then up */
     float *gate_up_bias;
     struct weight down; /* [D, F] */
@@ -63,14 +70,16 @@ NODISCARD enum status decoder_read_upper_windows(const struct json *j, struct mo
                                                  struct buf *why);
 /* Plan all weights of a model whose embedding is DECODER_EMBEDDING. */
 NODISCARD enum status decoder_plan(struct loader *l, const struct decoder_names *names);
-/* The next five are members of the family's descriptor. */
+/* The next six are members of the family's descriptor. */
 /* Plan the weights of a model that names its tensors as Llama does. */
 NODISCARD enum status decoder_plan_llama(struct loader *l);
-/* Families with norms behind a part or with a residual_scale have decoder_buffers_with_out(), the
- * others decoder_buffers(). */
+/* Families with norms behind a part or with a residual_scale have decoder_buffers_with_out(), those
+ * with experts decoder_buffers_with_experts(), the others decoder_buffers(). */
 uint32_t decoder_buffers(const struct model_config *m, uint32_t widths[FAMILY_N_BUFFERS_MAX]);
 uint32_t decoder_buffers_with_out(const struct model_config *m,
                                   uint32_t widths[FAMILY_N_BUFFERS_MAX]);
+uint32_t decoder_buffers_with_experts(const struct model_config *m,
+                                      uint32_t widths[FAMILY_N_BUFFERS_MAX]);
 NODISCARD enum status decoder_run(const struct layer_step *s, uint32_t layer);
 void decoder_count_work(const struct model_config *m, const struct weights *w,
                         struct model_work *out);

@@ -63,6 +63,11 @@ extern const struct model_family family_granite;
 extern const struct model_family family_stablelm;
 extern const struct model_family family_bert;
 extern const struct model_family family_roberta;
+extern const struct model_family family_mixtral;
+extern const struct model_family family_qwen2_moe;
+extern const struct model_family family_qwen3_moe;
+extern const struct model_family family_olmoe;
+extern const struct model_family family_bailing_moe;
 
 /* Read the fields that Hugging Face configs of most families share: shapes, RoPE, type, end of
  * sequence. For read_config(). */

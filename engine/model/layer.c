@@ -158,10 +158,10 @@ enum status layer_attention(const struct layer_step *s, uint32_t layer, const fl
                         : s->ops->attention(s->device, NULL, &p);
 }
 
-enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float *gate_up,
-                           float *out)
+enum status layer_silu_mul(const struct layer_step *s, uint32_t n_rows, uint32_t dim,
+                           const float *gate_up, float *out)
 {
-    struct silu_mul_params p = {.n_rows = s->n_rows,
+    struct silu_mul_params p = {.n_rows = n_rows,
                                 .dim = dim,
                                 .gate_up = gate_up,
                                 .out = out,

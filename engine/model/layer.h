@@ -80,9 +80,9 @@ NODISCARD enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, 
  * window. */
 NODISCARD enum status layer_attention(const struct layer_step *s, uint32_t layer, const float *qkv,
                                       float *out);
-/* out [T, dim] = f(gate) * up of gate_up [T, 2 dim] with the model's activation f. */
-NODISCARD enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float *gate_up,
-                                     float *out);
+/* out [n_rows, dim] = f(gate) * up of gate_up [n_rows, 2 dim] with the model's activation f. */
+NODISCARD enum status layer_silu_mul(const struct layer_step *s, uint32_t n_rows, uint32_t dim,
+                                     const float *gate_up, float *out);
 /* x [T, dim] = f(x), for a feed-forward part without a gate. */
 NODISCARD enum status layer_activate(const struct layer_step *s, uint32_t dim, float *x);
 

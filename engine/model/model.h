@@ -58,6 +58,7 @@ struct model_config {
     double embed_scale; /* 0: 1, as the next two */
     double residual_scale;
     double logit_scale;
+    double expert_scale; /* of the weights of experts; 0: 1 */
     uint32_t n_layers;
     uint32_t dim;        /* D */
     uint32_t n_heads;    /* H */
@@ -75,9 +76,16 @@ struct model_config {
     uint32_t rope_long; /* longrope: 1: the long factors */
     enum norm_kind norm;
     enum activation activation;
-    uint32_t windowed[MODEL_LAYER_WORDS]; /* layers with a window */
-    uint32_t no_rope[MODEL_LAYER_WORDS];  /* layers without rotary positions */
-    enum dtype stored_dtype;              /* torch_dtype; F32 when absent */
+    uint32_t n_experts;   /* E of a mixture of experts; 0: the model is dense */
+    uint32_t n_chosen;    /* experts that a row goes to */
+    uint32_t expert_dim;  /* F of an expert */
+    uint32_t shared_dim;  /* F of the part that every row goes to; 0: none */
+    uint32_t shared_gate; /* 0 or 1: that part has a gate, the sigmoid of one product */
+    uint32_t renormalize; /* 0 or 1: weights of a row's experts are divided by their sum */
+    uint32_t windowed[MODEL_LAYER_WORDS];   /* layers with a window */
+    uint32_t no_rope[MODEL_LAYER_WORDS];    /* layers without rotary positions */
+    uint32_t no_experts[MODEL_LAYER_WORDS]; /* dense layers of a mixture of experts */
+    enum dtype stored_dtype;                /* torch_dtype; F32 when absent */
     uint32_t eos_ids[MODEL_N_EOS_MAX];
     uint32_t n_eos_ids;
     /* generation_config.json, with the usual values for absent fields */

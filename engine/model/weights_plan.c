@@ -13,6 +13,8 @@
 /* Group of int8 weights made of tensors that are quantized, but not to codes. Their own groups are
  * of any size; small ones add the least error. */
 #define GROUP_OTHER_CODES 32
+/* Alignment of the weights of experts: that of an allocation on a GPU. */
+#define EXPERT_ALIGN 256
 
 const struct model_config *plan_model(const struct loader *l)
 {
@@ -174,16 +176,25 @@ static struct quantization choose_table_quantization(const struct loader *l, con
                                &s);
 }
 
+/* A weight without memory. */
+static struct weight describe_weight(const struct loader *l, uint32_t n, uint32_t k,
+                                     struct quantization q)
+{
+    struct weight w = {.dtype = q.group ? q.dtype : l->config->dtype,
+                       .layout = device_weight_layout(l->w->device),
+                       .n = n,
+                       .k = k,
+                       .group = q.group};
+
+    if (w.layout == WEIGHT_ROWS)
+        w.stride = pack_row_stride(k);
+    return w;
+}
+
 static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
                                 struct quantization q)
 {
-    *w = (struct weight){.dtype = q.group ? q.dtype : l->config->dtype,
-                         .layout = device_weight_layout(l->w->device),
-                         .n = n,
-                         .k = k,
-                         .group = q.group};
-    if (w->layout == WEIGHT_ROWS)
-        w->stride = pack_row_stride(k);
+    *w = describe_weight(l, n, k, q);
     w->data = own(l, pack_weight_bytes(w));
     return w->data ? OK : no_memory(l);
 }
@@ -241,6 +252,70 @@ enum status plan_product(struct loader *l, struct weight *w, float **bias, uint3
         }
         n0 += parts[i].rows;
     }
+    return s;
+}
+
+enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const char *prefix,
+                        const struct plan_part *part)
+{
+    char name[160];
+
+    *w = (struct weight){
+        .dtype = DTYPE_F32, .layout = device_weight_layout(l->w->device), .n = part->rows, .k = k};
+    if (w->layout == WEIGHT_ROWS)
+        w->stride = pack_row_stride(k);
+    w->data = own(l, pack_weight_bytes(w));
+    if (!w->data)
+        return no_memory(l);
+    snprintf(name, sizeof name, "%s%s.weight", prefix, part->name);
+    enum status s = add_rows(l, w, 0, part->rows, name);
+    if (s == OK)
+        l->jobs[l->n_jobs - 1].dtype = DTYPE_F32;
+    return s;
+}
+
+/* Describe the weights of n experts and allocate them together. */
+static enum status alloc_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
+                                 uint32_t n, struct weight w)
+{
+    *expert_bytes = (pack_weight_bytes(&w) + EXPERT_ALIGN - 1) / EXPERT_ALIGN * EXPERT_ALIGN;
+    unsigned char *data = own(l, n * *expert_bytes);
+    if (!data)
+        return no_memory(l);
+    for (uint32_t i = 0; i < n; i++) {
+        each[i] = w;
+        each[i].data = data + i * *expert_bytes;
+    }
+    return OK;
+}
+
+enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes, uint32_t n,
+                         uint32_t k, const char *prefix, const char *experts,
+                         const struct plan_part *parts, uint32_t n_parts)
+{
+    struct stored stored = {0};
+    const struct tensor *t;
+    char name[160];
+    uint32_t rows = 0;
+    enum status s = OK;
+
+    for (uint32_t i = 0; i < n_parts; i++)
+        rows += parts[i].rows;
+    for (uint32_t e = 0; s == OK && e < n; e++)
+        for (uint32_t i = 0; s == OK && i < n_parts; i++) {
+            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
+            s = find_tensor(l, name, parts[i].rows, k, &t);
+            stored_add(&stored, t);
+        }
+    if (s == OK)
+        s = alloc_experts(
+            l, each, expert_bytes, n,
+            describe_weight(l, rows, k, choose_quantization(l, l->config->quantization, &stored)));
+    for (uint32_t e = 0; s == OK && e < n; e++)
+        for (uint32_t i = 0, n0 = 0; s == OK && i < n_parts; n0 += parts[i++].rows) {
+            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
+            s = add_rows(l, &each[e], n0, parts[i].rows, name);
+        }
     return s;
 }
 

@@ -31,6 +31,16 @@ struct plan_part {
 NODISCARD enum status plan_product(struct loader *l, struct weight *w, float **bias, uint32_t k,
                                    const char *prefix, const struct plan_part *parts,
                                    uint32_t n_parts);
+/* Plan a product that decides, such as a router's: tensor PREFIX NAME.weight [rows, k]. Its weight
+ * is f32, whatever the others are. */
+NODISCARD enum status plan_router(struct loader *l, struct weight *w, uint32_t k,
+                                  const char *prefix, const struct plan_part *part);
+/* Plan the weights [n] of experts, one behind the other in one allocation, *expert_bytes apart: the
+ * parts of expert i are tensors PREFIX EXPERTS.i.NAME.weight. `each` must live as long as the
+ * loader. */
+NODISCARD enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
+                                   uint32_t n, uint32_t k, const char *prefix, const char *experts,
+                                   const struct plan_part *parts, uint32_t n_parts);
 /* Plan the weights [n] of a norm: tensor PREFIX NAME.weight. */
 NODISCARD enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *prefix,
                                 const char *name);

@@ -142,7 +142,8 @@ static uint32_t gemm_chunk(const struct gemm_job *j)
     return min_u32(chunk, j->n_panels * j->n_blocks / (4 * j->n_threads) + 1);
 }
 
-static void gemm_rows(struct cpu *c, const struct gemm_params *p, uint32_t row0, uint32_t n_rows)
+static struct gemm_job gemm_job_of(struct cpu *c, const struct gemm_params *p, uint32_t row0,
+                                   uint32_t n_rows)
 {
     const struct gemm_kernel *kernel = gemm_kernel_of(&p->w, n_rows);
     struct gemm_job j = {
@@ -161,9 +162,16 @@ static void gemm_rows(struct cpu *c, const struct gemm_params *p, uint32_t row0,
     };
     uint32_t groups_per_block = (uint32_t)(TASK_A_BYTES / j.slot_bytes);
 
-    ASSERT(j.slot_bytes * j.n_groups <= c->packed_bytes);
     groups_per_block = groups_per_block ? groups_per_block : 1;
     j.n_blocks = (j.n_groups + groups_per_block - 1) / groups_per_block;
+    return j;
+}
+
+static void gemm_rows(struct cpu *c, const struct gemm_params *p, uint32_t row0, uint32_t n_rows)
+{
+    struct gemm_job j = gemm_job_of(c, p, row0, n_rows);
+
+    ASSERT(j.slot_bytes * j.n_groups <= c->packed_bytes);
     pool_run(c->pool, j.n_groups, j.n_groups > 1 ? (j.n_groups - 1) / j.n_threads / 2 + 1 : 1,
              gemm_pack, &j);
     if (j.n_blocks == 1)
@@ -172,13 +180,18 @@ static void gemm_rows(struct cpu *c, const struct gemm_params *p, uint32_t row0,
         pool_run(c->pool, j.n_panels * j.n_blocks, gemm_chunk(&j), gemm_blocks, &j);
 }
 
+static void gemm_check(const struct cpu *c, const struct weight *w)
+{
+    ASSERT(w->dtype < DTYPE_COUNT && w->k > 0 && w->k <= c->max_k);
+    ASSERT(w->dtype < DTYPE_FLOATS || (w->group > 0 && w->group % QUANT_CHUNK == 0));
+}
+
 static enum status gemm(struct device *d, struct stream *s, const struct gemm_params *p)
 {
     struct cpu *c = device_cpu(d);
 
     (void)s;
-    ASSERT(p->w.dtype < DTYPE_COUNT && p->w.k > 0 && p->w.k <= c->max_k);
-    ASSERT(p->w.dtype < DTYPE_FLOATS || (p->w.group > 0 && p->w.group % QUANT_CHUNK == 0));
+    gemm_check(c, &p->w);
     for (uint32_t r = 0; r < p->n_rows; r += c->packed_rows)
         gemm_rows(c, p, r, min_u32(p->n_rows - r, c->packed_rows));
     return OK;

@@ -3,8 +3,7 @@
  * A cpu_<variant>.c includes its vec_<variant>.h, then this file. Everything but the table is
  * static, so that code compiled for one instruction set is never linked into another variant. */
 #include "kernels/cpu/attn_body.h"
-#include "kernels/cpu/gemm_body.h"
-#include "kernels/cpu/small_body.h"
+#include "kernels/cpu/experts_body.h"
 
 extern const struct ops CPU_OPS;
 
@@ -24,4 +23,7 @@ const struct ops CPU_OPS = {
     .kv_scatter = kv_scatter,
     .scale = scale,
     .kv_dtypes = KV_FLOAT_DTYPES | KV_SCALED_DTYPES,
+    .route = route,
+    .gemm_experts = gemm_experts,
+    .combine = combine,
 };

@@ -75,6 +75,9 @@ enum status cuda_kv_gather(struct device *, struct stream *, const struct kv_cop
 enum status cuda_kv_scatter(struct device *, struct stream *, const struct kv_copy_params *);
 enum status cuda_sample(struct device *, struct stream *, const struct sample_params *);
 enum status cuda_scale(struct device *, struct stream *, const struct scale_params *);
+enum status cuda_route(struct device *, struct stream *, const struct route_params *);
+enum status cuda_gemm_experts(struct device *, struct stream *, const struct gemm_experts_params *);
+enum status cuda_combine(struct device *, struct stream *, const struct combine_params *);
 /* Fill c->ops, the table of launchers; the device's compute capability must be known. */
 void cuda_ops_init(struct cuda_context *c);
 

@@ -124,15 +124,17 @@ static enum status round_activations(struct cuda_context *c, cudaStream_t stream
 /* --- Tarn's kernels
  * ---------------------------------------------------------------------------- */
 
+static const struct expert_rows no_experts = {};
+
 static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
-                                 const struct gemm_params *p)
+                                 const struct gemm_params *p, const struct expert_rows *x)
 {
     struct product q = {};
     struct pack_range ranges[2];
     uint32_t n_ranges = pack_row_ranges(&p->w, 0, p->w.n, ranges);
 
     if (p->w.dtype == DTYPE_F32) {
-        gemm_f32(stream, p);
+        gemm_f32(stream, p, x);
         return cuda_launched(c, "gemm_f32");
     }
     q.n_rows = p->n_rows;
@@ -149,6 +151,7 @@ static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
     q.accumulate = p->accumulate;
     q.out = p->out;
     q.out_stride = p->out_stride;
+    q.x = *x;
     if (p->w.dtype < DTYPE_FLOATS)
         gemm_rows(stream, p->w.dtype, &q);
     else
@@ -343,7 +346,7 @@ static enum status multiply_cublas(struct cuda_context *c, cudaStream_t stream,
     if (s != OK)
         return s;
     if (plan->ours)
-        return multiply_ours(c, stream, p);
+        return multiply_ours(c, stream, p, &no_experts);
     cublasStatus_t e = cublasLtMatmul(c->cublas, d->product, &one, p->w.data, d->w, operand(c, p),
                                       d->a, &old, p->out, d->out, p->out, d->out, &plan->algo,
                                       c->workspace, CUBLAS_WORKSPACE_BYTES, stream);
@@ -353,7 +356,7 @@ static enum status multiply_cublas(struct cuda_context *c, cudaStream_t stream,
               "kernel computes it", "status=\"%s\" rows=%u n=%u k=%u", cublasLtGetStatusString(e),
               p->n_rows, p->w.n, p->w.k);
     plan->ours = true;
-    return multiply_ours(c, stream, p);
+    return multiply_ours(c, stream, p, &no_experts);
 }
 
 static cublasStatus_t create_descriptions(struct gemm_plans *d)
@@ -427,7 +430,7 @@ static enum status multiply_some(struct cuda_context *c, cudaStream_t stream,
         return s;
     if (c->config.batch_invariant || p->w.dtype >= DTYPE_FLOATS ||
         (p->bias && alignment_of(p->bias) < 16)) /* its epilogue needs an aligned bias */
-        return multiply_ours(c, stream, p);
+        return multiply_ours(c, stream, p, &no_experts);
     return multiply_cublas(c, stream, p);
 }
 
@@ -448,6 +451,36 @@ enum status cuda_gemm(struct device *d, struct stream *s, const struct gemm_para
         some.a = p->a + t * p->a_stride;
         some.out = p->out + t * p->out_stride;
         status = multiply_some(c, cuda_stream_of(c, s), &some);
+    }
+    return status;
+}
+
+enum status cuda_gemm_experts(struct device *d, struct stream *s,
+                              const struct gemm_experts_params *p)
+{
+    struct cuda_context *c = cuda_context_of(d);
+    cudaStream_t stream = cuda_stream_of(c, s);
+    struct expert_rows x = {p->offsets, p->n_experts, 0, p->n_rows_max, p->expert_bytes};
+    struct gemm_params some = {};
+    enum status status = OK;
+
+    ASSERT(p->w.layout == WEIGHT_ROWS && p->w.stride == pack_row_stride(p->w.k));
+    ASSERT(p->w.k <= c->config.max_k && c->config.max_rows > 0 && p->expert_bytes % 256 == 0);
+    if (c->failed)
+        return ERR_INTERNAL;
+    some.w = p->w;
+    some.a_stride = p->w.k;
+    some.out_stride = p->w.n;
+    for (; x.row0 < p->n_rows && status == OK; x.row0 += some.n_rows) {
+        uint32_t n_left = p->n_rows - x.row0;
+
+        some.n_rows = n_left < c->config.max_rows ? n_left : c->config.max_rows;
+        some.a = p->a + x.row0 * some.a_stride;
+        some.out = p->out + x.row0 * some.out_stride;
+        if (p->w.dtype != DTYPE_F32)
+            status = round_activations(c, stream, &some);
+        if (status == OK)
+            status = multiply_ours(c, stream, &some, &x);
     }
     return status;
 }

@@ -23,6 +23,15 @@
  * row. */
 #define GEMM_CHUNK 128
 
+/* The rows of a product that are sorted by expert: gemm_experts(). */
+struct expert_rows {
+    const uint32_t *offsets; /* [n_experts + 1], of all rows; NULL: the product has one weight */
+    uint32_t n_experts;
+    uint32_t row0;           /* the product's first row among all */
+    uint32_t n_rows_max;     /* no expert has more */
+    size_t expert_bytes;     /* from an expert's weight to the next's */
+};
+
 struct product {
     uint32_t n_rows;         /* T */
     uint32_t n;              /* N */
@@ -37,6 +46,7 @@ struct product {
     int accumulate;
     float *out;              /* [T, N], row stride out_stride */
     size_t out_stride;
+    struct expert_rows x;    /* w and scales are those of expert 0 */
 };
 
 static inline uint32_t gemm_split(uint32_t k)
@@ -49,7 +59,7 @@ static inline uint32_t gemm_split(uint32_t k)
 /* BF16 and F16. */
 void gemm_rows(cudaStream_t stream, enum dtype t, const struct product *p);
 /* F32, directly from the float activations. */
-void gemm_f32(cudaStream_t stream, const struct gemm_params *p);
+void gemm_f32(cudaStream_t stream, const struct gemm_params *p, const struct expert_rows *x);
 /* Quantized types. */
 void gemm_int(cudaStream_t stream, enum dtype t, uint32_t group, const struct product *p);
 

@@ -57,16 +57,30 @@ static __device__ __forceinline__ void f32_copy_weights(float (*dst)[F32_STRIDE]
     }
 }
 
-/* Grid (ceil(N / 16 NN), ceil(T / 16 NT)), 16 x 16 threads: a thread computes outputs x + 16 i of
+/* Grid (ceil(N / 16 NN), ceil(T / 16 NT)), 16 x 16 threads; with experts, y is the number of a tile.
+ * A thread computes outputs x + 16 i of
  * rows y + 16 j, each as one chain over K. */
-template <int NN, int NT>
-static __global__ void __launch_bounds__(F32_SIDE *F32_SIDE) f32_kernel(struct gemm_params p)
+template <int NN, int NT, bool EXPERTS>
+static __global__ void __launch_bounds__(F32_SIDE *F32_SIDE)
+f32_kernel(struct gemm_params p, struct expert_rows experts)
 {
     __shared__ __align__(16) float w[NN * F32_SIDE][F32_STRIDE], a[NT * F32_SIDE][F32_STRIDE];
     uint32_t x = threadIdx.x % F32_SIDE, y = threadIdx.x / F32_SIDE;
     uint32_t n0 = blockIdx.x * NN * F32_SIDE, t0 = blockIdx.y * NT * F32_SIDE;
     float sum[NN][NT];
 
+    if constexpr (EXPERTS) {
+        struct expert_tile tile;
+
+        if (!find_tile(experts, p.n_rows, blockIdx.y, NT * F32_SIDE, &tile))
+            return;
+        t0 = tile.t0;
+        p.n_rows = tile.n_rows;
+        p.a += tile.row0 * p.a_stride;
+        p.out += tile.row0 * p.out_stride;
+        p.w.data = static_cast<const unsigned char *>(p.w.data) +
+                   tile.expert * experts.expert_bytes;
+    }
 #pragma unroll
     for (int i = 0; i < NN; i++)
 #pragma unroll
@@ -115,15 +129,20 @@ static __global__ void __launch_bounds__(F32_SIDE *F32_SIDE) f32_kernel(struct g
         }
 }
 
-void gemm_f32(cudaStream_t stream, const struct gemm_params *p)
+void gemm_f32(cudaStream_t stream, const struct gemm_params *p, const struct expert_rows *x)
 {
-    if (p->n_rows <= F32_SIDE) {
+    if (x->offsets) {
+        dim3 grid(ceil_div(p->w.n, 2 * F32_SIDE), n_tiles_max(x, p->n_rows, F32_SIDE));
+
+        ASSERT(grid.y <= 65535);
+        LAUNCH((f32_kernel<2, 1, true>), grid, F32_SIDE * F32_SIDE, 0, stream, *p, *x);
+    } else if (p->n_rows <= F32_SIDE) {
         dim3 grid(ceil_div(p->w.n, 2 * F32_SIDE), 1);
 
-        LAUNCH((f32_kernel<2, 1>), grid, F32_SIDE * F32_SIDE, 0, stream, *p);
+        LAUNCH((f32_kernel<2, 1, false>), grid, F32_SIDE * F32_SIDE, 0, stream, *p, *x);
     } else {
         dim3 grid(ceil_div(p->w.n, 4 * F32_SIDE), ceil_div(p->n_rows, 4 * F32_SIDE));
 
-        LAUNCH((f32_kernel<4, 4>), grid, F32_SIDE * F32_SIDE, 0, stream, *p);
+        LAUNCH((f32_kernel<4, 4, false>), grid, F32_SIDE * F32_SIDE, 0, stream, *p, *x);
     }
 }

@@ -306,6 +306,74 @@ static __device__ __forceinline__ void put_output(const struct product &p, uint3
     *out = v;
 }
 
+/* --- rows sorted by expert --- */
+
+/* A tile of rows of one expert. */
+struct expert_tile {
+    uint32_t expert;
+    uint32_t row0, n_rows; /* the expert's rows in the product */
+    uint32_t t0;           /* the tile's first row among them */
+};
+
+/* Find tile number `tile`, of `tile_rows` rows, among the tiles of all experts; false: there are
+ * fewer. All lanes of a warp get the same result. */
+static __device__ __forceinline__ bool find_tile(const struct expert_rows &x, uint32_t n_rows,
+                                                 uint32_t tile, uint32_t tile_rows,
+                                                 struct expert_tile *out)
+{
+    uint32_t lane = threadIdx.x % WARP, before = 0, last = x.row0 + n_rows;
+
+    for (uint32_t e0 = 0; e0 < x.n_experts; e0 += WARP) {
+        uint32_t e = min(e0 + lane, x.n_experts - 1);
+        uint32_t begin = min(max(x.offsets[e], x.row0), last);
+        uint32_t end = min(max(x.offsets[e + 1], x.row0), last);
+        uint32_t n = e0 + lane < x.n_experts ? ceil_div(end - begin, tile_rows) : 0, sum = n;
+
+        for (uint32_t d = 1; d < WARP; d *= 2) {
+            uint32_t lower = __shfl_up_sync(FULL_WARP, sum, d);
+
+            sum += lane >= d ? lower : 0;
+        }
+        uint32_t reached = __ballot_sync(FULL_WARP, before + sum > tile);
+        if (reached) {
+            int lane_of = __popc((reached & (0u - reached)) - 1); /* the lowest one */
+
+            out->expert = e0 + (uint32_t)lane_of;
+            out->row0 = __shfl_sync(FULL_WARP, begin, lane_of) - x.row0;
+            out->n_rows = __shfl_sync(FULL_WARP, end - begin, lane_of);
+            out->t0 = (tile - before - __shfl_sync(FULL_WARP, sum - n, lane_of)) * tile_rows;
+            return true;
+        }
+        before += __shfl_sync(FULL_WARP, sum, WARP - 1);
+    }
+    return false;
+}
+
+/* Make p the product of the expert that has tile number `tile`, and t0 the tile's first row. */
+static __device__ __forceinline__ bool take_tile(struct product &p, uint32_t tile,
+                                                 uint32_t tile_rows, uint32_t &t0)
+{
+    struct expert_tile found;
+
+    if (!find_tile(p.x, p.n_rows, tile, tile_rows, &found))
+        return false;
+    t0 = found.t0;
+    p.n_rows = found.n_rows;
+    p.a += (size_t)found.row0 * p.k;
+    p.out += found.row0 * p.out_stride;
+    p.w += found.expert * p.x.expert_bytes;
+    if (p.scales)
+        p.scales += found.expert * p.x.expert_bytes / sizeof *p.scales;
+    return true;
+}
+
+/* Most tiles that the rows of all experts have. */
+static inline uint32_t n_tiles_max(const struct expert_rows *x, uint32_t n_rows,
+                                   uint32_t tile_rows)
+{
+    return n_rows / tile_rows + (n_rows < x->n_experts ? n_rows : x->n_experts);
+}
+
 /* --- few rows: the narrow kernel --- */
 
 /* Blocks per multiprocessor: two have more loads under way, where that needs no spilling. */
@@ -316,9 +384,9 @@ static __host__ __device__ constexpr int narrow_blocks(void)
 }
 
 /* Grid (ceil(N / 16 MT), ceil(T / 8 NT)), GEMM_SPLITS warps. A block computes 16 MT outputs of 8 NT
- * rows, each warp one range of K. A warp loads the weights of the next PART steps while it computes
+ * rows, each warp one range of K. With experts, y is the number of a tile. A warp loads the weights of the next PART steps while it computes
  * the current ones. */
-template <enum dtype W, int GROUP, int MT, int NT>
+template <enum dtype W, int GROUP, int MT, int NT, bool EXPERTS = false>
 static __global__ void __launch_bounds__(GEMM_SPLITS *WARP, (narrow_blocks<W, MT, NT>()))
 narrow_kernel(struct product p)
 {
@@ -337,6 +405,9 @@ narrow_kernel(struct product p)
     uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
     struct warp_sums<W, GROUP, MT, NT> sums_here;
 
+    if constexpr (EXPERTS)
+        if (!take_tile(p, blockIdx.y, ROWS, t0))
+            return;
     /* Threads behind the last row compute the last row again; the results are dropped at the
      * end. */
 #pragma unroll
@@ -443,7 +514,7 @@ struct tile {
     }
 };
 
-template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
+template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T, bool EXPERTS = false>
 static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(struct product p)
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
@@ -466,6 +537,9 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
         }
     };
 
+    if constexpr (EXPERTS)
+        if (!take_tile(p, blockIdx.x, Tile::TT, t0))
+            return;
     each_sum<MT, NT>([&](int m, int n, int i) { total[m][n][i] = 0; });
     sums.clear();
     for (uint32_t s = 0; s < GEMM_STAGES - 1; s++) {
@@ -562,13 +636,46 @@ static cudaError_t prepare_product(void)
                         Large::Tile::SHARED_BYTES);
 }
 
+template <enum dtype W, int GROUP, int MT, int NT>
+static void launch_narrow_experts(cudaStream_t stream, const struct product *p)
+{
+    dim3 grid(ceil_div(p->n, 16 * MT), n_tiles_max(&p->x, p->n_rows, 8 * NT));
+
+    ASSERT(grid.y <= 65535);
+    LAUNCH((narrow_kernel<W, GROUP, MT, NT, true>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
+}
+
+/* Tiles as high as an expert has rows on average; all kernels give equal bits. */
+template <enum dtype W, int GROUP>
+static void launch_experts(cudaStream_t stream, const struct product *p)
+{
+    using Tile = struct tile<W, GROUP, 2, 4, 2, 2>;
+    uint32_t n_each = p->n_rows / p->x.n_experts;
+
+    if (n_each <= 4 || p->x.n_rows_max <= 8) {
+        launch_narrow_experts<W, GROUP, 1, 1>(stream, p);
+    } else if (n_each <= 12) {
+        launch_narrow_experts<W, GROUP, 2, 2>(stream, p);
+    } else if (n_each <= NARROW_ROWS_MAX) {
+        launch_narrow_experts<W, GROUP, 2, 4>(stream, p);
+    } else {
+        dim3 grid(n_tiles_max(&p->x, p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN));
+
+        ASSERT(grid.y <= 65535);
+        LAUNCH((tile_kernel<W, GROUP, 2, 4, 2, 2, true>), grid, Tile::THREADS, Tile::SHARED_BYTES,
+               stream, *p);
+    }
+}
+
 template <enum dtype W, int GROUP>
 static void launch_product(cudaStream_t stream, const struct product *p)
 {
     using Large = struct large<W, GROUP>;
     uint32_t n_large = ceil_div(p->n_rows, Large::Tile::TT) * ceil_div(p->n, Large::Tile::TN);
 
-    if (p->n_rows <= 8)
+    if (p->x.offsets)
+        launch_experts<W, GROUP>(stream, p);
+    else if (p->n_rows <= 8)
         launch_narrow<W, GROUP, 1, 1>(stream, p);
     else if (p->n_rows <= 16)
         launch_narrow<W, GROUP, 2, 2>(stream, p);

@@ -8,6 +8,7 @@ set(TARN_CUDA_SOURCES
     attn_prefill.cu
     device.cu
     embed.cu
+    experts.cu
     gemm.cu
     gemm_int.cu
     gemm_rows.cu

@@ -15,4 +15,7 @@ const struct ops ref_ops = {
     .kv_scatter = ref_kv_scatter,
     .scale = ref_scale,
     .kv_dtypes = KV_FLOAT_DTYPES | KV_SCALED_DTYPES,
+    .route = ref_route,
+    .gemm_experts = ref_gemm_experts,
+    .combine = ref_combine,
 };

@@ -32,5 +32,9 @@ NODISCARD enum status ref_kv_gather(struct device *, struct stream *,
 NODISCARD enum status ref_kv_scatter(struct device *, struct stream *,
                                      const struct kv_copy_params *);
 NODISCARD enum status ref_scale(struct device *, struct stream *, const struct scale_params *);
+NODISCARD enum status ref_route(struct device *, struct stream *, const struct route_params *);
+NODISCARD enum status ref_gemm_experts(struct device *, struct stream *,
+                                       const struct gemm_experts_params *);
+NODISCARD enum status ref_combine(struct device *, struct stream *, const struct combine_params *);
 
 #endif

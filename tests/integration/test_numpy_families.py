@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Logits of every dense family equal those of an independent NumPy forward pass (float64).
+"""Logits of every family equal those of an independent NumPy forward pass (float64).
 
 Weights and KV are f32, so errors relative to the largest |logit| of a row stay within 1e-4. The
 contexts have more than one segment of 256 tokens, and windows begin in the middle of blocks. Some
@@ -43,6 +43,15 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("olmo2", {}, "--chunk 64"),
     ("granite", {"attention_bias": True, "mlp_bias": True}, "--chunk 64"),
     ("stablelm", {}, "--chunk 64"),
+    ("mixtral", {"sliding_window": 100}, "--chunk 64"),
+    ("mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3}, "--device ref"),
+    ("qwen2-moe", {"norm_topk_prob": True}, "--chunk 50"),
+    ("qwen2-moe", {"num_experts": 70, "num_experts_per_tok": 4}, "--cpu-variant portable"),
+    ("qwen3-moe", {"num_experts": 40, "num_experts_per_tok": 8}, "--chunk 200"),
+    ("qwen3-moe", {"norm_topk_prob": False}, "--device ref --chunk 33"),
+    ("olmoe", {"norm_topk_prob": True}, "--chunk 64"),
+    ("bailing-moe", {"routed_scaling_factor": 2.5, "use_bias": True}, "--chunk 64"),
+    ("bailing-moe", {"num_shared_experts": 0, "first_k_dense_replace": 0}, "--chunk 7"),
 ]
 
 

@@ -1,7 +1,7 @@
-/* Promise P1 for every dense family: token ids and bits of log-probabilities depend neither on
+/* Promise P1 for every kind of family: token ids and bits of log-probabilities depend neither on
  * chunks and threads nor on batch, cache and preemptions. test_same_tokens.c tests the same for
  * Llama, more thoroughly. Here the layers differ: windows, norms, biases, positions,
- * multipliers. */
+ * multipliers, experts. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -39,6 +39,13 @@ static const struct {
     {"GraniteForCausalLM", "\"embedding_multiplier\":12,\"residual_multiplier\":0.22,"
                            "\"attention_multiplier\":0.0625,\"logits_scaling\":4"},
     {"StableLmForCausalLM", "\"partial_rotary_factor\":0.25,\"use_qkv_bias\":true"},
+    {"MixtralForCausalLM", "\"num_local_experts\":5,\"sliding_window\":70"},
+    {"Qwen2MoeForCausalLM", "\"num_experts\":9,\"num_experts_per_tok\":3,"
+                            "\"moe_intermediate_size\":40,\"mlp_only_layers\":[1],"
+                            "\"shared_expert_intermediate_size\":48"},
+    {"BailingMoeForCausalLM", "\"num_experts\":40,\"num_experts_per_tok\":6,"
+                              "\"moe_intermediate_size\":32,\"num_shared_experts\":2,"
+                              "\"first_k_dense_replace\":1"},
 };
 
 struct answer {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make a random model of any dense family in Hugging Face layout, with or without a tokenizer.
+"""Make a random model of any family in Hugging Face layout, with or without a tokenizer.
 
     make_tiny_family.py DIR FAMILY [--seed 1] [--dtype f32] [--vocab 300] [--no-tokenizer]
                         [--set KEY=JSON ...]
@@ -81,6 +81,26 @@ CONFIGS: dict[str, Config] = {
                  "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25, "head_dim": 16,
                  "hidden_size": 64, "use_qkv_bias": True, "use_parallel_residual": False,
                  "qk_layernorm": False},
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+                "sliding_window": None, "intermediate_size": 12, "num_local_experts": 4,
+                "num_experts_per_tok": 2},
+    "qwen2-moe": {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe",
+                  "use_sliding_window": False, "num_hidden_layers": 3, "num_experts": 5,
+                  "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+                  "shared_expert_intermediate_size": 20, "norm_topk_prob": False,
+                  "decoder_sparse_step": 2, "mlp_only_layers": []},
+    "qwen3-moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+                  "head_dim": 12, "attention_bias": False, "use_sliding_window": False,
+                  "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+                  "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [0]},
+    "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe",
+              "attention_bias": False, "clip_qkv": None, "intermediate_size": 12,
+              "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": False},
+    "bailing-moe": {"architectures": ["BailingMoeForCausalLM"], "model_type": "bailing_moe",
+                    "num_hidden_layers": 3, "num_experts": 5, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 12, "num_shared_experts": 2,
+                    "norm_topk_prob": True, "first_k_dense_replace": 1, "use_bias": False,
+                    "use_qkv_bias": True},
 }
 FUSED = {"phi3"}
 NORMS = {"gemma2": ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
@@ -88,6 +108,16 @@ NORMS = {"gemma2": ["input_layernorm", "post_attention_layernorm", "pre_feedforw
          "olmo2": ["post_attention_layernorm", "post_feedforward_layernorm"]}
 NORMS["gemma3_text"] = NORMS["gemma2"]
 LLAMA_NORMS = ["input_layernorm", "post_attention_layernorm"]
+
+
+def n_experts(c: Config) -> int:
+    return int(c.get("num_local_experts", c.get("num_experts", 0)))
+
+
+def has_experts(c: Config, layer: int) -> bool:
+    is_sparse = (layer + 1) % c.get("decoder_sparse_step", 1) == 0
+    return (n_experts(c) > 0 and is_sparse and layer not in c.get("mlp_only_layers", [])
+            and layer >= c.get("first_k_dense_replace", 0))
 
 
 def model_config(family: str, vocab: int, dtype: str) -> Config:
@@ -122,22 +152,50 @@ class Weights:
 
     def attention(self, p: str) -> None:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        bias = self.kind == "qwen2" or bool(self.c.get("use_qkv_bias"))
-        both = bool(self.c.get("attention_bias"))
+        bias = self.kind in ("qwen2", "qwen2_moe") or bool(self.c.get("use_qkv_bias"))
+        both = bool(self.c.get("attention_bias") or self.c.get("use_bias"))
+        if self.kind == "bailing_moe":
+            self.matrix(p + "query_key_value", q + 2 * kv, self.dim, 1.4, bias or both)
+            self.matrix(p + "dense", self.dim, q, 1.0, both)
+            return
         if self.kind in FUSED:
             self.matrix(p + "qkv_proj", q + 2 * kv, self.dim, 1.4)
         else:
             for name, n in (("q_proj", q), ("k_proj", kv), ("v_proj", kv)):
                 self.matrix(p + name, n, self.dim, 1.4, bias or both)
-        if self.kind in ("qwen3", "gemma3_text"):
+        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text"):
             self.norm(p + "q_norm", self.head_dim)
             self.norm(p + "k_norm", self.head_dim)
-        if self.kind == "olmo2":
+        if self.kind in ("olmo2", "olmoe"):
             self.norm(p + "q_norm", q)
             self.norm(p + "k_norm", kv)
         self.matrix(p + "o_proj", self.dim, q, 1.0, both)
 
-    def feed_forward(self, p: str) -> None:
+    def experts(self, p: str) -> None:
+        """A router that decides clearly, experts, and what the family has beside them."""
+        mixtral = self.kind == "mixtral"
+        p = p.replace("mlp.", "block_sparse_moe.") if mixtral else p
+        names = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+        ffn = self.c.get("moe_intermediate_size") or self.c["intermediate_size"]
+        n = n_experts(self.c)
+        self.matrix(p + "gate", n, self.dim, 3.0)
+        for e in range(n):
+            self.gated(p + f"experts.{e}.", ffn, names)
+        if self.kind == "qwen2_moe":
+            self.gated(p + "shared_expert.", self.c["shared_expert_intermediate_size"], names)
+            self.matrix(p + "shared_expert_gate", 1, self.dim, 2.0)
+        if self.c.get("num_shared_experts"):
+            self.gated(p + "shared_experts.", ffn * self.c["num_shared_experts"], names)
+
+    def gated(self, p: str, ffn: int, names: tuple[str, str, str]) -> None:
+        self.matrix(p + names[0], ffn, self.dim, 1.5)
+        self.matrix(p + names[1], ffn, self.dim, 1.5)
+        self.matrix(p + names[2], self.dim, ffn, 1.0)
+
+    def feed_forward(self, p: str, layer: int) -> None:
+        if has_experts(self.c, layer):
+            self.experts(p)
+            return
         ffn, bias = self.c["intermediate_size"], bool(self.c.get("mlp_bias"))
         if self.kind in FUSED:
             self.matrix(p + "gate_up_proj", 2 * ffn, self.dim, 1.5)
@@ -149,11 +207,13 @@ class Weights:
     def make(self) -> Tensors:
         tied = self.c["tie_word_embeddings"]
         embed_gain = LOGIT_DEVIATION if tied else np.sqrt(self.dim)
-        self.matrix("model.embed_tokens", self.c["vocab_size"], self.dim, float(embed_gain))
+        bailing = self.kind == "bailing_moe"
+        self.matrix("model.word_embeddings" if bailing else "model.embed_tokens",
+                    self.c["vocab_size"], self.dim, float(embed_gain))
         for i in range(self.c["num_hidden_layers"]):
             p = f"model.layers.{i}."
-            self.attention(p + "self_attn.")
-            self.feed_forward(p + "mlp.")
+            self.attention(p + ("attention." if bailing else "self_attn."))
+            self.feed_forward(p + "mlp.", i)
             for name in NORMS.get(self.kind, LLAMA_NORMS):
                 self.norm(p + name, self.dim)
         self.norm("model.norm", self.dim)

@@ -1,4 +1,4 @@
-"""Independent forward passes of the dense families beside Llama in NumPy, float64.
+"""Independent forward passes of the families beside Llama in NumPy, float64.
 
 A family is what its config.json says and what its class below changes. Like numpy_llama.py the
 module shares no code with the C engine. `window_tokens` is the number of positions of the whole
@@ -39,6 +39,7 @@ class Decoder:
     head_norm = ""      # "each" head by itself, or "all" together
     fused = False
     norm_names = ("input_layernorm", "", "post_attention_layernorm", "")
+    attention_name, embedding_name = "self_attn.", "model.embed_tokens"
 
     def __init__(self, config: Config, weights: Tensors, n_context: int) -> None:
         self.c = config
@@ -134,7 +135,7 @@ class Decoder:
         y = self.attend(self.rotate(q, layer), self.rotate(k, layer), v, layer)
         return self.linear(y, p + "o_proj")
 
-    def feed_forward(self, x: np.ndarray, p: str) -> np.ndarray:
+    def feed_forward(self, x: np.ndarray, p: str, layer: int) -> np.ndarray:
         if self.fused:
             gate, up = np.split(self.linear(x, p + "gate_up_proj"), 2, axis=-1)
         else:
@@ -150,15 +151,15 @@ class Decoder:
         return self.c.get("embedding_multiplier", 1)
 
     def logits(self, ids: list[int]) -> np.ndarray:
-        h = self.w["model.embed_tokens.weight"][np.asarray(ids)] * self.embed_scale()
+        h = self.w[self.embedding_name + ".weight"][np.asarray(ids)] * self.embed_scale()
         for i in range(self.c["num_hidden_layers"]):
             p = f"model.layers.{i}."
             names = [n and p + n for n in self.norm_names]
-            h = self.add(h, lambda x: self.attention(x, p + "self_attn.", i), *names[:2])
-            h = self.add(h, lambda x: self.feed_forward(x, p + "mlp."), *names[2:])
+            h = self.add(h, lambda x: self.attention(x, p + self.attention_name, i), *names[:2])
+            h = self.add(h, lambda x: self.feed_forward(x, p + "mlp.", i), *names[2:])
         h = self.norm(h, "model.norm")
         tied = self.c["tie_word_embeddings"]
-        out = self.linear(h, "model.embed_tokens" if tied else "lm_head")
+        out = self.linear(h, self.embedding_name if tied else "lm_head")
         out = out / self.c.get("logits_scaling", 1)
         cap = self.c.get("final_logit_softcapping")
         return cap * np.tanh(out / cap) if cap else out
@@ -236,10 +237,104 @@ class StableLm(Decoder):
         return y + self.w[name + ".bias"]
 
 
+class Experts(Decoder):
+    """A mixture of experts: every row by itself, expert after expert."""
+
+    expert_names = ("gate_proj", "up_proj", "down_proj")
+    router_name, experts_name = "mlp.gate", "mlp.experts"
+    n_experts_key, expert_scale = "num_experts", 1.0
+
+    def is_dense(self, layer: int) -> bool:
+        return False
+
+    def renormalizes(self) -> bool:
+        return bool(self.c["norm_topk_prob"])
+
+    def gated(self, x: np.ndarray, p: str) -> np.ndarray:
+        gate, up, down = (p + name for name in self.expert_names)
+        return self.linear(self.activation(self.linear(x, gate)) * self.linear(x, up), down)
+
+    def shared(self, x: np.ndarray, p: str) -> np.ndarray | float:
+        return 0
+
+    def feed_forward(self, x: np.ndarray, p: str, layer: int) -> np.ndarray:
+        if self.is_dense(layer):
+            return super().feed_forward(x, p, layer)
+        base = p.removesuffix("mlp.")
+        logits = self.linear(x, base + self.router_name)
+        assert logits.shape[1] == self.c[self.n_experts_key]
+        chosen = np.argsort(-logits, axis=1, kind="stable")[:, :self.c["num_experts_per_tok"]]
+        weights = np.take_along_axis(softmax(logits), chosen, axis=1)
+        if self.renormalizes():
+            weights /= weights.sum(axis=1, keepdims=True)
+        out = np.zeros_like(x)
+        for row, (experts, ws) in enumerate(zip(chosen, weights)):
+            for e, w in zip(experts, ws):
+                out[row] += w * self.gated(x[row], f"{base}{self.experts_name}.{e}.")
+        return out * self.expert_scale + self.shared(x, p)
+
+
+class Mixtral(Experts):
+    expert_names = ("w1", "w3", "w2")
+    router_name, experts_name = "block_sparse_moe.gate", "block_sparse_moe.experts"
+    n_experts_key = "num_local_experts"
+
+    def window(self, layer: int) -> int:
+        return self.c["sliding_window"] or 0
+
+    def renormalizes(self) -> bool:
+        return True
+
+
+class Qwen3Moe(Experts):
+    head_norm = "each"
+
+    def is_dense(self, layer: int) -> bool:
+        return (layer in self.c["mlp_only_layers"]
+                or (layer + 1) % self.c["decoder_sparse_step"] != 0)
+
+
+class Qwen2Moe(Qwen3Moe):
+    head_norm = ""
+
+    def shared(self, x: np.ndarray, p: str) -> np.ndarray:
+        gate = 1 / (1 + np.exp(-self.linear(x, p + "shared_expert_gate")))
+        return gate * self.gated(x, p + "shared_expert.")
+
+
+class Olmoe(Experts):
+    head_norm = "all"
+
+
+class BailingMoe(Experts):
+    attention_name, embedding_name = "attention.", "model.word_embeddings"
+
+    def __init__(self, config: Config, weights: Tensors, n_context: int) -> None:
+        super().__init__(config, weights, n_context)
+        self.expert_scale = config.get("routed_scaling_factor", 1.0)
+        sizes = [self.n_heads * self.d, self.n_kv_heads * self.d]
+        for i in range(config["num_hidden_layers"]):  # as Llama names them
+            p = f"model.layers.{i}.attention."
+            for kind in ("weight", "bias"):
+                if p + "dense." + kind in self.w:
+                    self.w[p + "o_proj." + kind] = self.w[p + "dense." + kind]
+                fused = self.w.get(p + "query_key_value." + kind)
+                if fused is not None:
+                    for name, part in zip("qkv", np.split(fused, np.cumsum(sizes))):
+                        self.w[f"{p}{name}_proj.{kind}"] = part
+
+    def is_dense(self, layer: int) -> bool:
+        return layer < self.c["first_k_dense_replace"]
+
+    def shared(self, x: np.ndarray, p: str) -> np.ndarray | float:
+        return self.gated(x, p + "shared_experts.") if self.c["num_shared_experts"] else 0
+
+
 CLASSES: dict[str, type[Decoder]] = {
     "llama": Decoder, "mistral": Mistral, "qwen2": Qwen, "qwen3": Qwen3, "phi3": Phi3,
     "gemma2": Gemma2, "gemma3_text": Gemma3, "smollm3": SmolLM3, "olmo2": Olmo2,
-    "granite": Granite, "stablelm": StableLm}
+    "granite": Granite, "stablelm": StableLm, "mixtral": Mixtral, "qwen2_moe": Qwen2Moe,
+    "qwen3_moe": Qwen3Moe, "olmoe": Olmoe, "bailing_moe": BailingMoe}
 
 
 def load(model_dir: Path, n_context: int) -> Decoder:

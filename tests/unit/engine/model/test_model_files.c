@@ -99,7 +99,7 @@ static void refuse_family(const char *fields, enum status want, const char *word
 static void what_a_family_cannot_compute_is_named(void **state)
 {
     (void)state;
-    refuse_family(ARCHITECTURE("Qwen2Moe"), ERR_UNSUPPORTED, "the nearest is Qwen2ForCausalLM");
+    refuse_family(ARCHITECTURE("Qwen2Vl"), ERR_UNSUPPORTED, "the nearest is Qwen2ForCausalLM");
     refuse_family(ARCHITECTURE("MistralX"), ERR_UNSUPPORTED, "the nearest is MistralForCausalLM");
     refuse_family(ARCHITECTURE("StableLm") ",\"partial_rotary_factor\":0.5,\"qk_layernorm\":true",
                   ERR_UNSUPPORTED, "qk_layernorm");
@@ -124,6 +124,46 @@ static void what_a_family_cannot_compute_is_named(void **state)
                   ERR_INVALID, "long_factor");
     refuse_family(ARCHITECTURE("Granite") ",\"residual_multiplier\":-1", ERR_INVALID,
                   "residual_multiplier");
+    remove_file("config.json");
+}
+
+#define QWEN3_MOE ARCHITECTURE("Qwen3Moe") ",\"moe_intermediate_size\":4,\"num_experts\":6"
+#define BAILING ARCHITECTURE("BailingMoe") ",\"num_experts\":8,\"num_experts_per_tok\":2"
+
+static void a_mixture_that_cannot_be_computed_is_named(void **state)
+{
+    (void)state;
+    refuse_family(QWEN3_MOE ",\"num_experts_per_tok\":7", ERR_INVALID, "num_experts_per_tok 7");
+    refuse_family(QWEN3_MOE, ERR_INVALID, "num_experts_per_tok 8 is more than the 6 experts");
+    refuse_family(QWEN3_MOE ",\"num_experts_per_tok\":0", ERR_INVALID, "num_experts_per_tok");
+    refuse_family(QWEN3_MOE ",\"num_experts_per_tok\":2,\"mlp_only_layers\":7", ERR_INVALID,
+                  "mlp_only_layers");
+    refuse_family(QWEN3_MOE ",\"num_experts_per_tok\":2,\"mlp_only_layers\":[-1]", ERR_INVALID,
+                  "mlp_only_layers");
+    refuse_family(QWEN3_MOE ",\"num_experts_per_tok\":2,\"decoder_sparse_step\":0", ERR_INVALID,
+                  "decoder_sparse_step");
+    refuse_family(QWEN3_MOE ",\"num_experts_per_tok\":2,\"use_sliding_window\":true",
+                  ERR_UNSUPPORTED, "use_sliding_window");
+    refuse_family(ARCHITECTURE("Qwen3Moe"), ERR_INVALID, "moe_intermediate_size is missing");
+    refuse_family(ARCHITECTURE("Qwen3Moe") ",\"num_experts\":513", ERR_INVALID, "num_experts");
+    refuse_family(ARCHITECTURE("Mixtral") ",\"num_local_experts\":-8", ERR_INVALID,
+                  "num_local_experts");
+    refuse_family(ARCHITECTURE("Mixtral") ",\"num_experts_per_tok\":65", ERR_INVALID,
+                  "num_experts_per_tok");
+    refuse_family(ARCHITECTURE("Olmoe") ",\"clip_qkv\":8.0", ERR_UNSUPPORTED, "clip_qkv");
+    refuse_family(ARCHITECTURE("BailingMoe"), ERR_INVALID, "num_experts is missing");
+    refuse_family(BAILING ",\"moe_intermediate_size\":4,\"n_group\":8", ERR_UNSUPPORTED,
+                  "n_group 8");
+    refuse_family(BAILING ",\"moe_intermediate_size\":4,\"topk_group\":2", ERR_UNSUPPORTED,
+                  "topk_group 2");
+    refuse_family(BAILING ",\"moe_intermediate_size\":4,\"moe_router_enable_expert_bias\":true",
+                  ERR_UNSUPPORTED, "moe_router_enable_expert_bias");
+    refuse_family(BAILING ",\"moe_intermediate_size\":4,\"score_function\":\"sigmoid\"",
+                  ERR_UNSUPPORTED, "sigmoid");
+    refuse_family(BAILING ",\"moe_intermediate_size\":4,\"num_shared_experts\":-1", ERR_INVALID,
+                  "num_shared_experts");
+    refuse_family(BAILING ",\"moe_intermediate_size\":4,\"norm_head\":true", ERR_UNSUPPORTED,
+                  "norm_head");
     remove_file("config.json");
 }
 
@@ -477,6 +517,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_config_is_named_by_field),
         cmocka_unit_test(what_a_family_cannot_compute_is_named),
+        cmocka_unit_test(a_mixture_that_cannot_be_computed_is_named),
         cmocka_unit_test(a_good_config_is_read),
         cmocka_unit_test(a_damaged_header_is_refused),
         cmocka_unit_test(tensors_must_cover_the_data_once),

@@ -1,0 +1,305 @@
+#include "engine/model/moe.h"
+
+#include <stdio.h>
+
+/* --- config.json --- */
+
+static enum status read_u32(const struct json *j, const char *name, uint32_t max, uint32_t *out,
+                            struct buf *why)
+{
+    int64_t value = *out;
+    enum status s = name ? js_get_i64(j, name, 1, max, &value, why) : OK;
+
+    if (s == OK && value == 0)
+        return buf_why(why, ERR_INVALID, "%s is missing", name ? name : "the experts' size");
+    *out = (uint32_t)value;
+    return s;
+}
+
+enum status moe_read(const struct json *j, struct model_config *m, const struct moe_keys *keys,
+                     struct buf *why)
+{
+    enum status s = read_u32(j, keys->n_experts, ROUTE_EXPERTS_MAX, &m->n_experts, why);
+
+    if (s == OK)
+        s = read_u32(j, keys->n_chosen, ROUTE_CHOSEN_MAX, &m->n_chosen, why);
+    if (s == OK)
+        s = read_u32(j, keys->expert_dim, 1 << 20, &m->expert_dim, why);
+    if (s == OK && m->n_chosen > m->n_experts)
+        return buf_why(why, ERR_INVALID, "%s %u is more than the %u experts of %s", keys->n_chosen,
+                       m->n_chosen, m->n_experts, keys->n_experts);
+    return s;
+}
+
+enum status moe_read_renormalize(const struct json *j, struct model_config *m, struct buf *why)
+{
+    bool value = m->renormalize;
+    enum status s = js_get_bool(j, "norm_topk_prob", &value, why);
+
+    m->renormalize = value;
+    return s;
+}
+
+enum status moe_read_sparse_layers(const struct json *j, struct model_config *m, struct buf *why)
+{
+    const struct json *dense = js_get_set(j, "mlp_only_layers");
+    int64_t step = 1;
+    enum status s = js_get_i64(j, "decoder_sparse_step", 1, MODEL_N_LAYERS_MAX, &step, why);
+
+    if (s != OK)
+        return s;
+    if (dense && !js_is(dense, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "mlp_only_layers: not a list");
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if ((i + 1) % step != 0)
+            model_add_layer(m->no_experts, i);
+    for (size_t i = 0; dense && i < js_len(dense); i++) {
+        const struct json *layer = js_at(dense, i);
+
+        if (!js_is(layer, JS_INT) || js_int(layer) < 0 || js_int(layer) >= MODEL_N_LAYERS_MAX)
+            return buf_why(why, ERR_INVALID, "mlp_only_layers: not the number of a layer");
+        model_add_layer(m->no_experts, (uint32_t)js_int(layer));
+    }
+    return OK;
+}
+
+enum status moe_refuse_flag(const struct json *j, const char *name, struct buf *why)
+{
+    bool value = false;
+    enum status s = js_get_bool(j, name, &value, why);
+
+    return s == OK && value ? buf_why(why, ERR_UNSUPPORTED, "%s is not supported", name) : s;
+}
+
+enum status moe_refuse_above(const struct json *j, const char *name, int64_t most, struct buf *why)
+{
+    int64_t value = 0;
+    enum status s = js_get_i64(j, name, INT32_MIN, INT32_MAX, &value, why);
+
+    if (s == OK && value > most)
+        return buf_why(why, ERR_UNSUPPORTED, "%s %lld is not supported; up to %lld is", name,
+                       (long long)value, (long long)most);
+    return s;
+}
+
+/* --- weights --- */
+
+static enum status plan_shared(struct loader *l, const struct moe_names *names, struct moe *y,
+                               const char *prefix)
+{
+    const struct model_config *m = plan_model(l);
+    char gate[64], up[64], down[64];
+    struct plan_part parts[] = {{gate, m->shared_dim}, {up, m->shared_dim}};
+
+    snprintf(gate, sizeof gate, "%s.gate_proj", names->shared);
+    snprintf(up, sizeof up, "%s.up_proj", names->shared);
+    snprintf(down, sizeof down, "%s.down_proj", names->shared);
+    enum status s = plan_product(l, &y->shared_gate_up, NULL, m->dim, prefix, parts, 2);
+    if (s == OK)
+        s = plan_product(l, &y->shared_down, NULL, m->shared_dim, prefix,
+                         (struct plan_part[]){{down, m->dim}}, 1);
+    if (s == OK && m->shared_gate)
+        s = plan_router(l, &y->shared_gate, m->dim, prefix,
+                        &(struct plan_part){names->shared_gate, 1});
+    return s;
+}
+
+enum status moe_plan(struct loader *l, const struct moe_names *names, struct moe *y,
+                     const char *prefix, struct weight *each)
+{
+    const struct model_config *m = plan_model(l);
+    uint32_t n = m->n_experts;
+    const struct plan_part gate_up[] = {{names->gate, m->expert_dim}, {names->up, m->expert_dim}};
+    const struct plan_part down[] = {{names->down, m->dim}};
+    enum status s =
+        plan_router(l, &y->router, m->dim, prefix, &(struct plan_part){names->router, n});
+
+    if (s == OK)
+        s = plan_experts(l, each, &y->gate_up_bytes, n, m->dim, prefix, names->experts, gate_up, 2);
+    if (s == OK)
+        s = plan_experts(l, each + n, &y->down_bytes, n, m->expert_dim, prefix, names->experts,
+                         down, 1);
+    if (s == OK && m->shared_dim > 0)
+        s = plan_shared(l, names, y, prefix);
+    y->gate_up = each[0];
+    y->down = each[n];
+    return s;
+}
+
+/* --- sizes --- */
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* F of the model's dense layers; 0: all layers have experts. */
+static uint32_t dense_dim(const struct model_config *m)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (!moe_has_layer(m, i))
+            return m->ffn_dim;
+    return 0;
+}
+
+/* Floats of a row between the two products of any feed-forward part. */
+static uint32_t act_width(const struct model_config *m)
+{
+    return max_u32(max_u32(dense_dim(m), m->shared_dim), m->n_chosen * m->expert_dim);
+}
+
+uint32_t moe_buffers(const struct model_config *m, uint32_t widths[FAMILY_N_BUFFERS_MAX])
+{
+    widths[MOE_GATE_UP] = 2 * act_width(m);
+    widths[MOE_ACT] = act_width(m);
+    widths[MOE_OUT] = m->shared_gate ? m->dim : 1;
+    widths[MOE_LOGITS] = m->n_experts;
+    widths[MOE_ROUTES] = 4 * m->n_chosen + m->n_experts + 1;
+    widths[MOE_SORTED] = m->n_chosen * m->dim;
+    return MOE_N_BUFFERS;
+}
+
+uint32_t moe_k_max(const struct model_config *m)
+{
+    return max_u32(m->expert_dim, m->shared_dim);
+}
+
+void moe_leave_out(const struct model_config *m, const struct moe *w, struct model_work *work)
+{
+    double n = (double)(m->n_experts - m->n_chosen);
+
+    if (!w->gate_up.data)
+        return;
+    work->flops_per_token -= 2 * n * 3 * (double)m->expert_dim * m->dim;
+    work->weight_bytes -= n * (double)(w->gate_up_bytes + w->down_bytes);
+}
+
+/* --- the step --- */
+
+/* A view of MOE_ROUTES. */
+struct routes {
+    float *weights; /* [T, k] */
+    uint32_t *experts, *at, *rows, *offsets;
+};
+
+static struct routes routes_of(const struct layer_step *p)
+{
+    size_t n = (size_t)p->n_rows * p->model->n_chosen;
+    uint32_t *rest = (uint32_t *)(void *)(p->buffer[MOE_ROUTES] + n);
+
+    return (struct routes){p->buffer[MOE_ROUTES], rest, rest + n, rest + 2 * n, rest + 3 * n};
+}
+
+static enum status choose(const struct layer_step *p, const struct moe *w, const float *in,
+                          const struct routes *r)
+{
+    const struct model_config *m = p->model;
+    struct route_params route = {.n_rows = p->n_rows,
+                                 .n_experts = m->n_experts,
+                                 .n_chosen = m->n_chosen,
+                                 .score = ROUTE_SOFTMAX,
+                                 .renormalize = m->renormalize != 0,
+                                 .scale = m->expert_scale > 0 ? (float)m->expert_scale : 1,
+                                 .logits = p->buffer[MOE_LOGITS],
+                                 .experts = r->experts,
+                                 .weights = r->weights,
+                                 .offsets = r->offsets,
+                                 .rows = r->rows,
+                                 .at = r->at};
+    enum status s = layer_product(p, p->n_rows, in, &w->router, NULL, NULL, p->buffer[MOE_LOGITS]);
+
+    return s == OK ? p->ops->route(p->device, NULL, &route) : s;
+}
+
+static enum status multiply(const struct layer_step *p, const struct weight *w, size_t expert_bytes,
+                            const struct routes *r, const float *a, float *out)
+{
+    struct gemm_experts_params g = {.n_rows = p->n_rows * p->model->n_chosen,
+                                    .n_rows_max = p->n_rows,
+                                    .n_experts = p->model->n_experts,
+                                    .w = *w,
+                                    .expert_bytes = expert_bytes,
+                                    .offsets = r->offsets,
+                                    .a = a,
+                                    .out = out};
+
+    return p->ops->gemm_experts(p->device, NULL, &g);
+}
+
+static enum status run_experts(const struct layer_step *p, const struct moe *w, const float *in)
+{
+    const struct model_config *m = p->model;
+    struct routes r = routes_of(p);
+    uint32_t n = p->n_rows * m->n_chosen;
+    float *const *b = p->buffer;
+    struct gather_params gather = {
+        .n_rows = n, .dim = m->dim, .x = in, .rows = r.rows, .out = b[MOE_SORTED]};
+    struct combine_params combine = {.n_rows = p->n_rows,
+                                     .dim = m->dim,
+                                     .n_chosen = m->n_chosen,
+                                     .weights = r.weights,
+                                     .at = r.at,
+                                     .y = b[MOE_SORTED],
+                                     .out = p->x};
+    enum status s;
+
+    if ((s = choose(p, w, in, &r)) != OK || (s = p->ops->gather(p->device, NULL, &gather)) != OK ||
+        (s = multiply(p, &w->gate_up, w->gate_up_bytes, &r, b[MOE_SORTED], b[MOE_GATE_UP])) != OK ||
+        (s = layer_silu_mul(p, n, m->expert_dim, b[MOE_GATE_UP], b[MOE_ACT])) != OK ||
+        (s = multiply(p, &w->down, w->down_bytes, &r, b[MOE_ACT], b[MOE_SORTED])) != OK)
+        return s;
+    return p->ops->combine(p->device, NULL, &combine);
+}
+
+/* Add the shared part's output, times the sigmoid of its gate's product. */
+static enum status add_gated(const struct layer_step *p, const struct moe *w, const float *in,
+                             const struct weight *after)
+{
+    uint32_t n = p->n_rows;
+    float *const *b = p->buffer;
+    struct route_params gate = {.n_rows = n,
+                                .n_experts = 1,
+                                .n_chosen = 1,
+                                .score = ROUTE_SIGMOID,
+                                .scale = 1,
+                                .logits = b[MOE_LOGITS],
+                                .experts = routes_of(p).experts,
+                                .weights = b[MOE_ROUTES]};
+    struct combine_params combine = {.n_rows = n,
+                                     .dim = p->model->dim,
+                                     .n_chosen = 1,
+                                     .weights = gate.weights,
+                                     .y = b[MOE_OUT],
+                                     .out = p->x};
+    enum status s;
+
+    if ((s = layer_product(p, n, b[MOE_ACT], &w->shared_down, after, NULL, b[MOE_OUT])) != OK ||
+        (s = layer_product(p, n, in, &w->shared_gate, NULL, NULL, b[MOE_LOGITS])) != OK ||
+        (s = p->ops->route(p->device, NULL, &gate)) != OK)
+        return s;
+    return p->ops->combine(p->device, NULL, &combine);
+}
+
+static enum status run_shared(const struct layer_step *p, const struct moe *w, const float *in,
+                              const struct weight *after)
+{
+    uint32_t n = p->n_rows;
+    float *const *b = p->buffer;
+    enum status s;
+
+    if ((s = layer_product(p, n, in, &w->shared_gate_up, &w->shared_down, NULL, b[MOE_GATE_UP])) !=
+            OK ||
+        (s = layer_silu_mul(p, n, p->model->shared_dim, b[MOE_GATE_UP], b[MOE_ACT])) != OK)
+        return s;
+    if (p->model->shared_gate)
+        return add_gated(p, w, in, after);
+    return layer_add_product(p, n, b[MOE_ACT], &w->shared_down, after, NULL, p->x);
+}
+
+enum status moe_run(const struct layer_step *p, const struct moe *w, const float *in,
+                    const struct weight *after)
+{
+    enum status s = p->group->n > 1 ? ERR_UNSUPPORTED : run_experts(p, w, in);
+
+    return s == OK && p->model->shared_dim > 0 ? run_shared(p, w, in, after) : s;
+}
