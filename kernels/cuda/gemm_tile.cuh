@@ -164,10 +164,18 @@ static __device__ __forceinline__ void add_scaled(float sum[4], const float grou
 
 /* --- scales of one row for one chunk of K; for affine types pairs with offsets --- */
 
+/* Whether scales are loaded for one step, not for a chunk: four pairs would need more registers than
+ * there are beside the sums. */
+template <enum dtype W, int GROUP>
+static __host__ __device__ constexpr bool scales_by_step(void)
+{
+    return is_affine<W>() && GROUP == GEMM_STEP;
+}
+
 template <enum dtype W, int GROUP>
 static __host__ __device__ constexpr int scale_words(void)
 {
-    return GROUP == 32 ? (is_affine<W>() ? 4 : 2) : 1;
+    return GROUP == 32 && !is_affine<W>() ? 2 : 1;
 }
 
 /* The scales of row n. */
@@ -184,8 +192,7 @@ template <enum dtype W, int GROUP>
 static __device__ __forceinline__ void load_scales(uint32_t *dst, const uint16_t *row, uint32_t k)
 {
     if constexpr (GROUP != 0 && is_affine<W>())
-        load_words<scale_words<W, GROUP>()>(
-            dst, reinterpret_cast<const unsigned char *>(row + k / GROUP * 2));
+        load_words<1>(dst, reinterpret_cast<const unsigned char *>(row + k / GROUP * 2));
     else if constexpr (GROUP == 32)
         load_words<2>(dst, reinterpret_cast<const unsigned char *>(row + k / 32));
     else if constexpr (GROUP == 128)
@@ -197,7 +204,7 @@ template <enum dtype W, int GROUP>
 static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 {
     if constexpr (is_affine<W>())
-        return f32_from_f16((uint16_t)scales[GROUP == 32 ? s : 0]);
+        return f32_from_f16((uint16_t)scales[0]);
     else if constexpr (GROUP == 32)
         return s % 2 ? bf16_upper(scales[s / 2]) : bf16_lower(scales[s / 2]);
     else
@@ -208,7 +215,7 @@ static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 template <enum dtype W, int GROUP>
 static __device__ __forceinline__ float offset_of(const uint32_t *scales, int s)
 {
-    float offset = f32_from_f16((uint16_t)(scales[GROUP == 32 ? s : 0] >> 16));
+    float offset = f32_from_f16((uint16_t)(scales[0] >> 16));
 
     return fmaf(n_bits<W>() == 8 ? 128.0f : 8.0f, scale_of<W, GROUP>(scales, s), offset);
 }
@@ -393,8 +400,7 @@ narrow_kernel(struct product p)
     constexpr int WORDS = step_words<W>();
     constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
     constexpr int COLS = 16 * MT, ROWS = 8 * NT;
-    /* Pairs for groups of 32 would need more registers than there are beside many sums. */
-    constexpr bool SCALES_AHEAD = scale_words<W, GROUP>() * MT * NT < 32;
+    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t n0 = blockIdx.x * COLS, t0 = blockIdx.y * ROWS;
@@ -421,10 +427,10 @@ narrow_kernel(struct product p)
     for (int i = 0; i < NT; i++)
         a_row[i] = p.a + (size_t)min(t0 + 8 * i + g, p.n_rows - 1) * p.k + 8 * c;
 
-    auto load_row_scales = [&](uint32_t (*to)[scale_words<W, GROUP>()], uint32_t k) {
+    auto load_scales_ahead = [&](uint32_t k) {
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++)
-            load_scales<W, GROUP>(to[i], scale_row[i], k);
+            load_scales<W, GROUP>(scales_ahead[i], scale_row[i], k);
     };
     auto load = [&](uint32_t k) {
 #pragma unroll
@@ -433,25 +439,31 @@ narrow_kernel(struct product p)
             for (int i = 0; i < 2 * MT; i++)
                 load_words_once<WORDS>(ahead[s][i],
                                        w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
-        if constexpr (SCALES_AHEAD)
-            load_row_scales(scales_ahead, k);
+        if constexpr (!BY_STEP)
+            load_scales_ahead(k);
     };
 
-    if (begin < end)
+    if (begin < end) {
         load(begin);
+        if constexpr (BY_STEP)
+            load_scales_ahead(begin);
+    }
     sums_here.clear();
     for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
         memcpy(words, ahead, sizeof(words));
-        if constexpr (SCALES_AHEAD)
+        if constexpr (!BY_STEP)
             memcpy(scales, scales_ahead, sizeof(scales));
-        else
-            load_row_scales(scales, k);
         if (k + PART * GEMM_STEP < end)
             load(k + PART * GEMM_STEP);
 #pragma unroll
         for (int s = 0; s < PART; s++) {
             uint4 act[NT];
 
+            if constexpr (BY_STEP) {
+                memcpy(scales, scales_ahead, sizeof(scales));
+                if (k + (s + 1) * GEMM_STEP < end)
+                    load_scales_ahead(k + (s + 1) * GEMM_STEP);
+            }
 #pragma unroll
             for (int i = 0; i < NT; i++)
                 act[i] = *reinterpret_cast<const uint4 *>(a_row[i] + k + s * GEMM_STEP);
@@ -519,6 +531,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
     constexpr int WORDS = step_words<W>();
+    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     DYNAMIC_SHARED(unsigned char, stages);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t t0 = blockIdx.x * Tile::TT, n0 = blockIdx.y * Tile::TN;
@@ -549,11 +562,18 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
     }
     load_scales_ahead(0);
     for (uint32_t k = 0; k < p.k; k += GEMM_CHUNK) {
-        memcpy(scales, scales_ahead, sizeof(scales));
-        if (k + GEMM_CHUNK < p.k)
-            load_scales_ahead(k + GEMM_CHUNK);
+        if constexpr (!BY_STEP) {
+            memcpy(scales, scales_ahead, sizeof(scales));
+            if (k + GEMM_CHUNK < p.k)
+                load_scales_ahead(k + GEMM_CHUNK);
+        }
 #pragma unroll
         for (int s = 0; s < GEMM_CHUNK_STEPS; s++, step++) {
+            if constexpr (BY_STEP) {
+                memcpy(scales, scales_ahead, sizeof(scales));
+                if (step + 1 < n_steps)
+                    load_scales_ahead((step + 1) * GEMM_STEP);
+            }
             const unsigned char *stage = stages + step % GEMM_STAGES * Tile::STAGE_BYTES;
             uint32_t words[2 * MT][WORDS], later = step + GEMM_STAGES - 1;
             uint4 act[NT];

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -91,54 +90,14 @@ struct packing {
     char *elements; /* [n, k] in w's type; NULL for integer weights */
 };
 
-/* Codes for one group of n elements, from the least to the largest. A group with NaN or inf gets
- * the scale NaN. */
-static void make_codes(const float *x, uint32_t n, float largest, uint8_t *codes, float *scale,
-                       float *offset)
-{
-    float low = x[0], high = x[0];
-    bool finite = true;
-
-    for (uint32_t i = 0; i < n; i++) {
-        low = fminf(low, x[i]);
-        high = fmaxf(high, x[i]);
-        finite = finite && isfinite(x[i]);
-    }
-    *offset = low;
-    *scale = finite ? (high - low) / largest : NAN;
-    for (uint32_t i = 0; i < n; i++)
-        codes[i] = (uint8_t)(*scale > 0 ? fminf(rintf((x[i] - low) / *scale), largest) : 0);
-}
-
-static void pack_affine_row(const struct weight *w, uint32_t row, const float *x)
-{
-    uint32_t n_groups = (w->k - 1) / w->group + 1;
-    uint8_t *codes = malloc(w->k);
-    float *scales = malloc(2 * n_groups * sizeof *scales), *offsets = scales + n_groups;
-
-    assert_non_null(codes);
-    assert_non_null(scales);
-    for (uint32_t g = 0, k = 0; g < n_groups; g++, k += w->group)
-        make_codes(x + k, w->k - k < w->group ? w->k - k : w->group,
-                   dtype_bits(w->dtype) == 8 ? 255 : 15, codes + k, &scales[g], &offsets[g]);
-    pack_affine_rows(w, row, codes, scales, offsets, w->group, 1);
-    free(codes);
-    free(scales);
-}
-
 static void pack_some_rows(void *arg, uint32_t i)
 {
     const struct packing *p = arg;
     uint32_t row0 = i * PACK_ROWS, n = p->w->n - row0 < PACK_ROWS ? p->w->n - row0 : PACK_ROWS;
     size_t first = (size_t)row0 * p->w->k, end = first + (size_t)n * p->w->k;
 
-    if (dtype_is_affine(p->w->dtype)) {
-        for (uint32_t r = 0; r < n; r++)
-            pack_affine_row(p->w, row0 + r, p->x + first + (size_t)r * p->w->k);
-        return;
-    }
     if (!p->elements) {
-        pack_quantize_rows(p->w, row0, DTYPE_F32, p->x + first, n);
+        quantize_rows(p->w, row0, p->x + first, n);
         return;
     }
     for (size_t e = first; e < end; e++)

@@ -80,19 +80,6 @@ static void embed_of_floats_is_exact_for_any_stride_and_alignment(void **state)
     }
 }
 
-/* Codes, scales and offsets of a random table. */
-static void pack_random_codes(const struct weight *table)
-{
-    uint32_t n_groups = (table->k - 1) / table->group + 1;
-    float *numbers = random_array((size_t)2 * table->n * n_groups, 1);
-    uint8_t *codes = host_array((size_t)table->n * table->k);
-
-    for (size_t i = 0; i < (size_t)table->n * table->k; i++)
-        codes[i] = (uint8_t)random_below(256);
-    pack_affine_rows(table, 0, codes, numbers, numbers + (size_t)table->n * n_groups, table->group,
-                     table->n);
-}
-
 static void embed_8_bits(enum dtype t, uint32_t dim, uint32_t group, uint32_t n_vocab,
                          uint32_t n_rows)
 {
@@ -108,10 +95,7 @@ static void embed_8_bits(enum dtype t, uint32_t dim, uint32_t group, uint32_t n_
 
     memset(data, 0, n_bytes);
     table.data = data;
-    if (t == DTYPE_A8)
-        pack_random_codes(&table);
-    else
-        pack_quantize_rows(&table, 0, DTYPE_F32, random_array((size_t)n_vocab * dim, 2), n_vocab);
+    quantize_rows(&table, 0, random_array((size_t)n_vocab * dim, 2), n_vocab);
     check_embed(d, table, n_bytes, 0, n_rows);
 }
 
