@@ -41,3 +41,12 @@ void mapfile_close(struct mapfile *m)
         munmap((void *)(uintptr_t)m->data, m->n_bytes);
     *m = (struct mapfile){0};
 }
+
+void mapfile_forget(const void *data, size_t n_bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)data / page * page;
+    uintptr_t end = ((uintptr_t)data + n_bytes + page - 1) / page * page;
+
+    (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}

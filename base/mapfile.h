@@ -22,5 +22,8 @@ struct mapfile {
 
 NODISCARD enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why);
 void mapfile_close(struct mapfile *m);
+/* Release the memory of all pages that hold a part of a mapping; a later read maps them again from
+ * the file or its cache. */
+void mapfile_forget(const void *data, size_t n_bytes);
 
 #endif

@@ -59,7 +59,10 @@ static void put_shape(struct writer *w, const struct inspection *i)
 {
     const struct model_config *m = &i->model;
 
-    put(w, "  layers         %u, width %u, feed-forward %u\n", m->n_layers, m->dim, m->ffn_dim);
+    put(w, "  layers         %u, width %u, feed-forward %u\n", m->n_layers, m->dim,
+        m->n_experts ? m->expert_dim : m->ffn_dim);
+    if (m->n_experts)
+        put(w, "  experts        %u, of which %u compute a token\n", m->n_experts, m->n_chosen);
     put(w, "  attention      %u heads, %u KV heads, head size %u", m->n_heads, m->n_kv_heads,
         m->head_dim);
     if (m->window)
@@ -92,15 +95,30 @@ static void put_text(struct writer *w, const struct inspection *i)
     if (!i->has_tokenizer)
         return;
     put(w, "  tokenizer      %s, %u tokens\n", i->tokenizer, i->n_tokens);
-    put(w, "  chat template  %s\n",
-        i->has_chat_template ? "yes" : "none: for chats, give the server a file with one");
+    if (!i->is_embedding)
+        put(w, "  chat template  %s\n",
+            i->has_chat_template ? "yes" : "none: for chats, give the server a file with one");
+}
+
+/* An embedding model keeps no KV, and a server does not quantize it. */
+static void put_embedding_memory(struct writer *w, const struct inspection *i)
+{
+    char text[SIZE_BYTES];
+
+    put(w, "\n  weights take   %s\n", size_text(i->memories[0].weight_bytes, text));
+    put(w, "  free now in %s: %s", i->device, size_text(i->n_free_bytes, text));
+    put(w, " of %s\n", size_text(i->n_total_bytes, text));
 }
 
 static void put_memories(struct writer *w, const struct inspection *i)
 {
     char text[SIZE_BYTES];
 
-    put(w, "\n  memory of a server, with the KV of so many tokens\n  %-16s%10s%10s", "", "weights",
+    if (i->is_embedding) {
+        put_embedding_memory(w, i);
+        return;
+    }
+    put(w, "\n  memory of a server, with the KV of so many tokens\n  %-26s%10s%10s", "", "weights",
         "buffers");
     for (uint32_t k = 0; k < i->n_contexts; k++)
         put(w, "%10u", i->contexts[k]);
@@ -111,7 +129,7 @@ static void put_memories(struct writer *w, const struct inspection *i)
         snprintf(name, sizeof name, k ? "%s" : "%s (%s)", m->quantization, m->type);
         if (k == 1 && strcmp(m->type, i->memories[0].type) == 0)
             continue; /* bf16 as stored */
-        put(w, "  %-16s%10s", name, size_text(m->weight_bytes, text));
+        put(w, "  %-26s%10s", name, size_text(m->weight_bytes, text));
         put(w, "%10s", size_text(m->buffer_bytes, text));
         for (uint32_t c = 0; c < i->n_contexts; c++) {
             size_text(m->total_bytes[c], text);
@@ -122,9 +140,13 @@ static void put_memories(struct writer *w, const struct inspection *i)
         else
             put(w, "%14s\n", "none");
     }
-    put(w, "  KV of a token: %u bytes. Free now in %s: ", i->memories[0].kv_token_bytes, i->device);
+    put(w, "  bytes of a token's KV: %u (%s)", i->kv[0].token_bytes, i->kv[0].type);
+    for (uint32_t k = 1; k < i->n_kv; k++)
+        if (i->kv[k].token_bytes < i->kv[0].token_bytes)
+            put(w, ", %u (%s)", i->kv[k].token_bytes, i->kv[k].type);
+    put(w, "\n  free now in %s: ", i->device);
     put(w, "%s", size_text(i->n_free_bytes, text));
-    put(w, " of %s (!: more than that).\n", size_text(i->n_total_bytes, text));
+    put(w, " of %s (!: does not fit)\n", size_text(i->n_total_bytes, text));
 }
 
 enum status inspect_write(const struct inspection *i, struct buf *out)
@@ -145,9 +167,10 @@ enum status inspect_write(const struct inspection *i, struct buf *out)
     if (i->is_measured)
         put_memories(&w, i);
     put(&w, "\n  %s\n",
-        i->n_reasons ? "A server refuses this model:"
-                     : "A server can load this "
-                       "model.");
+        i->n_reasons      ? "A server refuses this model:"
+        : i->is_embedding ? "A server can load this model as its embedding model only: it has no "
+                            "output layer."
+                          : "A server can load this model.");
     for (uint32_t k = 0; k < i->n_reasons; k++)
         put(&w, "  - %s\n", i->reasons[k]);
     if (i->n_more)
@@ -178,6 +201,8 @@ static void put_json_model(struct writer *w, const struct inspection *i)
         m->n_vocab);
     if (m->window)
         put(w, ",\"window\":%u", m->window);
+    if (m->n_experts)
+        put(w, ",\"experts\":%u,\"chosen_experts\":%u", m->n_experts, m->n_chosen);
 }
 
 static void put_json_memory(struct writer *w, const struct inspection *i,
@@ -199,6 +224,7 @@ static void put_json_memory(struct writer *w, const struct inspection *i,
 
 static void put_json_measured(struct writer *w, const struct inspection *i)
 {
+    put(w, ",\"use\":\"%s\"", i->is_embedding ? "embeddings" : "text");
     put(w, ",\"parameters\":%" PRIu64 ",\"active_parameters\":%.0f,\"stored\":[",
         i->weights.n_params, is_mixture(i) ? i->weights.n_active : (double)i->weights.n_params);
     for (uint32_t k = 0; k < i->weights.n_codes; k++) {
@@ -212,6 +238,10 @@ static void put_json_measured(struct writer *w, const struct inspection *i)
         put(w, "%s", k ? "," : "");
         put_json_memory(w, i, &i->memories[k]);
     }
+    put(w, "],\"kv_cache\":[");
+    for (uint32_t k = 0; k < i->n_kv; k++)
+        put(w, "%s{\"type\":\"%s\",\"bytes_per_token\":%u}", k ? "," : "", i->kv[k].type,
+            i->kv[k].token_bytes);
     put(w, "],\"free_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64, i->n_free_bytes,
         i->n_total_bytes);
 }

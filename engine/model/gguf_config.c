@@ -68,9 +68,8 @@ bool gguf_member_has(const struct gguf_members *m, const char *key)
 static enum status read_equal(const struct gguf *g, const char *key, double *out, struct buf *why)
 {
     struct gguf_array list = {0};
-    struct buf ignored = {0};
 
-    if (gguf_get_array(g, key, &list, &ignored) != OK || list.n == 0)
+    if (gguf_get_array(g, key, &list, NULL) != OK || list.n == 0)
         return gguf_get_f64(g, key, out, why);
     if (list.type == GGUF_STRING)
         return buf_why(why, ERR_INVALID, "key %s: expected numbers", key);
@@ -312,10 +311,9 @@ static void add_layer_types(struct gguf_members *m, uint64_t period)
     char key[KEY_BYTES_MAX];
     struct gguf_array list = {0};
     struct json *types = js_new_array();
-    struct buf ignored = {0};
 
     key_of(m->a, "attention.sliding_window_pattern", key);
-    if (gguf_get_array(m->g, key, &list, &ignored) != OK)
+    if (gguf_get_array(m->g, key, &list, NULL) != OK)
         gguf_member_fail(m, gguf_get_u64(m->g, key, 1, N_LAYERS_MAX, &period, m->why));
     if (list.n > 0 && (list.n < m->n_layers || list.type == GGUF_STRING))
         gguf_member_fail(m,

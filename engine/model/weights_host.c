@@ -4,12 +4,15 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/mapfile.h"
 #include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
 /* NaN and infinity are the numbers whose exponent has all bits set. The count goes over blocks of a
  * fixed size, so that the compiler uses vector instructions. */
 #define N_PER_BLOCK 256
+/* A fault maps cached pages around its own, up to this many bytes before and behind. */
+#define FAULT_BYTES ((uint64_t)64 << 10)
 /* Numbers from here on are infinite in f16. */
 #define F16_END 65520.0f
 
@@ -154,6 +157,21 @@ void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t 
     }
 }
 
+void weights_forget_rows(const struct job *job, uint32_t row, uint32_t n_rows)
+{
+    const struct tensor *t = job->tensor;
+
+    if (!t || !t->codec || !t->data || t->parts[0] || t->n_bytes % t->shape[0])
+        return;
+    uint64_t row_bytes = t->n_bytes / t->shape[0];
+    uint64_t begin = row * row_bytes, end = begin + n_rows * row_bytes;
+    /* A codec that puts rows in order reads neighbours, too. */
+    uint64_t around = FAULT_BYTES + (end - begin);
+    begin -= begin < around ? begin : around;
+    end += t->n_bytes - end < around ? t->n_bytes - end : around;
+    mapfile_forget((const unsigned char *)t->data + begin, end - begin);
+}
+
 static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_rows,
                               const unsigned char *src)
 {
@@ -256,6 +274,7 @@ static void run_task(void *arg, uint32_t task)
     else
         s = run_rows(l, job, task, row, n_rows,
                      data ? data + row * weights_source_row_bytes(job) : NULL);
+    weights_forget_rows(job, row, n_rows);
     if (s != OK)
         atomic_store(&l->failed, (int)s);
 }

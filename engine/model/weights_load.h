@@ -87,6 +87,10 @@ struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32
 void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
                          const struct coded_rows *rows, uint32_t n_rows);
 
+/* Release the mapped memory of rows that were decoded, so that a load takes little more memory than
+ * the weights. For tensors whose codec reads rows from `data` alone. */
+void weights_forget_rows(const struct job *job, uint32_t row, uint32_t n_rows);
+
 static inline uint32_t weights_n_code_groups(const struct job *job)
 {
     return (job->k - 1) / job->tensor->code_group + 1;

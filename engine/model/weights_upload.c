@@ -246,10 +246,13 @@ static void pack_task(void *arg, uint32_t task)
 
     if (weights_is_coded(job)) {
         pack_coded(j, task_of_all, row, n_rows, src);
+        weights_forget_rows(job, p->row + row, n_rows);
         return;
     }
-    if (job->tensor && job->tensor->codec)
+    if (job->tensor && job->tensor->codec) {
         job->tensor->codec->read_rows(job->tensor, p->row + row, n_rows, (float *)(void *)src);
+        weights_forget_rows(job, p->row + row, n_rows);
+    }
     if (job->tensor)
         weights_check_rows(j->l, job, task_of_all, src, n_rows);
     if (job->vec)

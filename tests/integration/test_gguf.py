@@ -7,6 +7,7 @@
   For every family, logits of a GGUF file with f32 weights have the same bits as those of the
   safetensors model; for quantized files, as those of a model with the decoded weights.
   A split model computes the same; files that cannot be loaded are refused by name.
+  Loading takes at most a tenth more memory than the weights.
   The trained model stories260K gives its golden logits from its GGUF file.
 """
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np  # noqa: E402
 import make_gguf  # noqa: E402
 import make_tiny_family  # noqa: E402
 import numpy_gguf  # noqa: E402
+from tarn_test import is_sanitized  # noqa: E402
 
 VOCAB = 300
 N_IDS = 70  # beyond the windows of the families
@@ -207,6 +209,39 @@ def check_refusals(folder: Path) -> bool:
         refuse(folder, "tensor blk.0.attn_v.weight has type IQ4_NL", {}, type=True)])
 
 
+# A process counts what its parent had when it was started, so the parent must be small.
+PEAK = """import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
+                     file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss * 1024 if status == 0 else sys.maxsize)"""
+
+
+def peak_bytes(path: Path) -> int:
+    """The most memory that a run had, mapped pages of files included."""
+    ids = path.parent / "ids"
+    ids.write_text("1 2 3")
+    return int(subprocess.run(
+        [sys.executable, "-SEc", PEAK, str(tarn_test.program("tarn-logits")), str(path), str(ids),
+         str(path.parent / "out"), "--dtype", "bf16", "--chunk", "4", "--threads", "2"],
+        check=True, capture_output=True, text=True).stdout)
+
+
+def check_memory(folder: Path) -> bool:
+    """Against a model whose weights take nothing."""
+    peaks, n_bytes = [], 0
+    for size in (256, 1536):
+        model, path = folder / "memory", folder / "memory.gguf"
+        make_tiny_family.make(model, "llama", seed=8, vocab=64, changes={
+            "hidden_size": size, "intermediate_size": 3 * size // 2, "num_hidden_layers": 1,
+            "num_attention_heads": 16, "num_key_value_heads": 4})
+        n_bytes = (model / "model.safetensors").stat().st_size // 2
+        peaks.append(peak_bytes(make_gguf.make(model, path, kind="q8_0")))
+    more = peaks[1] - peaks[0]
+    return report(more <= 1.1 * n_bytes, f"loading {n_bytes / 1e6:.1f} MB of weights takes "
+                  f"{more / 1e6:.1f} MB")
+
+
 def check_shared() -> bool:
     if not (Path(os.environ.get("TARN_SHARED") or REPO.parent / "shared") / "data").is_dir():
         return report(True, "no ../shared: stories260K is left out")
@@ -233,6 +268,8 @@ def main() -> None:
         results.append(check_quantized("q4_k", "phi3", folder, *F32, "--device", "cuda"))
         results.append(check_quantized("bf16", "llama", folder, *F32, "--device", "cuda"))
         results += [check_split(folder), check_refusals(folder)]
+        if not is_sanitized(tarn_test.program("tarn-logits")):
+            results.append(check_memory(folder))
     results.append(check_shared())
     sys.exit(0 if all(results) else 1)
 
