@@ -201,24 +201,41 @@ static uint64_t step_bytes(const struct inspect_config *c, const struct inspecti
 
 static const char *type_name(enum dtype t)
 {
-    static const char *const names[] = {[DTYPE_F32] = "f32",
-                                        [DTYPE_BF16] = "bf16",
-                                        [DTYPE_F16] = "f16",
-                                        [DTYPE_I8] = "int8",
-                                        [DTYPE_I4] = "int4"};
+    static const char *const names[] = {
+        [DTYPE_F32] = "f32",         [DTYPE_BF16] = "bf16", [DTYPE_F16] = "f16",
+        [DTYPE_I8] = "int8",         [DTYPE_I4] = "int4",   [DTYPE_A8] = "int8, affine",
+        [DTYPE_A4] = "int4, affine", [DTYPE_F8] = "fp8"};
 
     return (size_t)t < sizeof names / sizeof *names && names[t] ? names[t] : "as coded";
 }
 
-static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dtype kv)
+static uint32_t kv_token_bytes(const struct model_config *m, enum dtype kv)
 {
     struct kv_pool pool = {.layout = kv_layout_of(kv),
-                           .n_layers = i->model.n_layers,
-                           .n_kv_heads = i->model.n_kv_heads,
-                           .head_dim = i->model.head_dim};
+                           .n_layers = m->n_layers,
+                           .n_kv_heads = m->n_kv_heads,
+                           .head_dim = m->head_dim};
+
+    return (uint32_t)(kv_block_bytes(&pool) / KV_BLOCK_TOKENS);
+}
+
+/* The types of KV that the device can read, that of "auto" first. */
+static void list_kv(struct inspection *i, struct device *device, enum dtype if_auto)
+{
+    static const enum dtype others[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8};
+
+    i->kv[i->n_kv++] = (struct inspect_kv){type_name(if_auto), kv_token_bytes(&i->model, if_auto)};
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        if (others[k] != if_auto && device_ops(device)->kv_dtypes >> others[k] & 1)
+            i->kv[i->n_kv++] =
+                (struct inspect_kv){type_name(others[k]), kv_token_bytes(&i->model, others[k])};
+}
+
+static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dtype kv)
+{
     uint64_t taken = m->weight_bytes + m->buffer_bytes;
 
-    m->kv_token_bytes = (uint32_t)(kv_block_bytes(&pool) / KV_BLOCK_TOKENS);
+    m->kv_token_bytes = kv_token_bytes(&i->model, kv);
     for (uint32_t k = 0; k < i->n_contexts; k++)
         m->total_bytes[k] = taken + (uint64_t)m->kv_token_bytes * BLOCK_ROUND(i->contexts[k]);
     if (i->n_free_bytes > taken && m->kv_token_bytes)
@@ -231,7 +248,7 @@ static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dty
 static enum status measure(struct inspection *i, struct weights_config *w, uint64_t buffer_bytes,
                            struct buf *why)
 {
-    static const char *const names[INSPECT_N_MEMORIES] = {"none", "none", "int8", "int4"};
+    static const char *const names[INSPECT_N_MEMORIES] = {"auto", "none", "int8", "int4"};
     static const char *const shown[INSPECT_N_MEMORIES] = {"as stored", "bf16", "int8", "int4"};
     struct weights_measure one;
     enum dtype stored = w->dtype;
@@ -245,7 +262,7 @@ static enum status measure(struct inspection *i, struct weights_config *w, uint6
         if (s != OK)
             return s;
         m->quantization = shown[k];
-        m->type = type_name(w->quantization.group ? w->quantization.dtype : w->dtype);
+        m->type = type_name(one.product);
         m->weight_bytes = one.n_bytes + one.n_mapped_bytes;
         m->buffer_bytes = buffer_bytes;
         fill_memory(i, m, w->dtype);
@@ -286,7 +303,7 @@ static enum status open_device(struct device **out, const struct inspect_config 
 /* What only a model with a valid config and valid files has. */
 static enum status weigh(struct inspection *i, const struct inspect_config *c, struct buf *why)
 {
-    struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "none"};
+    struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "auto"};
     struct weights_config w;
     struct device *device = NULL;
     struct buf inner;
@@ -305,6 +322,7 @@ static enum status weigh(struct inspection *i, const struct inspect_config *c, s
         w.device = device;
         i->device = device_is_host(device) ? "this machine" : "the GPU";
         read_memory(i, device);
+        list_kv(i, device, w.dtype);
         buf_reset(&inner);
         enum status measured = measure(i, &w, step_bytes(c, i, device), &inner);
         if (measured == ERR_NOMEM)

@@ -19,14 +19,21 @@
 #define INSPECT_N_REASONS_MAX 24
 #define INSPECT_N_CONTEXTS_MAX 4
 #define INSPECT_N_MEMORIES 4
+#define INSPECT_N_KV_MAX 6
+
+/* KV of a token with each --kv-cache-dtype of the device; the first is that of "auto". */
+struct inspect_kv {
+    const char *type;
+    uint32_t token_bytes;
+};
 
 /* Memory of a server with one quantization. */
 struct inspect_memory {
-    const char *quantization; /* as stored, bf16, int8, int4 */
-    const char *type;         /* in which the layers' products are kept */
-    uint64_t weight_bytes;    /* those in the mapped file among them */
-    uint64_t buffer_bytes;    /* of a step with the default settings */
-    uint32_t kv_token_bytes;
+    const char *quantization;                     /* as stored, bf16, int8, int4 */
+    const char *type;                             /* in which the layers' products are kept */
+    uint64_t weight_bytes;                        /* those in the mapped file among them */
+    uint64_t buffer_bytes;                        /* of a step with the default settings */
+    uint32_t kv_token_bytes;                      /* of type "auto" */
     uint64_t total_bytes[INSPECT_N_CONTEXTS_MAX]; /* with the KV of so many tokens */
     uint64_t n_tokens_fit; /* whose KV fits beside weights and buffers; 0: not even those fit */
 };
@@ -47,6 +54,8 @@ struct inspection {
     struct weights_measure weights;
     uint32_t contexts[INSPECT_N_CONTEXTS_MAX], n_contexts;
     struct inspect_memory memories[INSPECT_N_MEMORIES];
+    struct inspect_kv kv[INSPECT_N_KV_MAX]; /* [n_kv] */
+    uint32_t n_kv;
     const char *device;
     uint64_t n_free_bytes, n_total_bytes; /* memory of the device */
 

@@ -100,7 +100,7 @@ static void put_memories(struct writer *w, const struct inspection *i)
 {
     char text[SIZE_BYTES];
 
-    put(w, "\n  memory of a server, with the KV of so many tokens\n  %-16s%10s%10s", "", "weights",
+    put(w, "\n  memory of a server, with the KV of so many tokens\n  %-26s%10s%10s", "", "weights",
         "buffers");
     for (uint32_t k = 0; k < i->n_contexts; k++)
         put(w, "%10u", i->contexts[k]);
@@ -111,7 +111,7 @@ static void put_memories(struct writer *w, const struct inspection *i)
         snprintf(name, sizeof name, k ? "%s" : "%s (%s)", m->quantization, m->type);
         if (k == 1 && strcmp(m->type, i->memories[0].type) == 0)
             continue; /* bf16 as stored */
-        put(w, "  %-16s%10s", name, size_text(m->weight_bytes, text));
+        put(w, "  %-26s%10s", name, size_text(m->weight_bytes, text));
         put(w, "%10s", size_text(m->buffer_bytes, text));
         for (uint32_t c = 0; c < i->n_contexts; c++) {
             size_text(m->total_bytes[c], text);
@@ -122,9 +122,13 @@ static void put_memories(struct writer *w, const struct inspection *i)
         else
             put(w, "%14s\n", "none");
     }
-    put(w, "  KV of a token: %u bytes. Free now in %s: ", i->memories[0].kv_token_bytes, i->device);
+    put(w, "  bytes of a token's KV: %u (%s)", i->kv[0].token_bytes, i->kv[0].type);
+    for (uint32_t k = 1; k < i->n_kv; k++)
+        if (i->kv[k].token_bytes < i->kv[0].token_bytes)
+            put(w, ", %u (%s)", i->kv[k].token_bytes, i->kv[k].type);
+    put(w, "\n  free now in %s: ", i->device);
     put(w, "%s", size_text(i->n_free_bytes, text));
-    put(w, " of %s (!: more than that).\n", size_text(i->n_total_bytes, text));
+    put(w, " of %s (!: does not fit)\n", size_text(i->n_total_bytes, text));
 }
 
 enum status inspect_write(const struct inspection *i, struct buf *out)
@@ -212,6 +216,10 @@ static void put_json_measured(struct writer *w, const struct inspection *i)
         put(w, "%s", k ? "," : "");
         put_json_memory(w, i, &i->memories[k]);
     }
+    put(w, "],\"kv_cache\":[");
+    for (uint32_t k = 0; k < i->n_kv; k++)
+        put(w, "%s{\"type\":\"%s\",\"bytes_per_token\":%u}", k ? "," : "", i->kv[k].type,
+            i->kv[k].token_bytes);
     put(w, "],\"free_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64, i->n_free_bytes,
         i->n_total_bytes);
 }

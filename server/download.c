@@ -15,7 +15,7 @@ static void log_progress(void *arg, const struct hub_progress *p)
 {
     uint64_t *told_ns = arg, now_ns = clock_now_ns();
 
-    if (!p->is_done && now_ns - *told_ns < LOG_NS)
+    if (p->was_here || (!p->is_done && now_ns - *told_ns < LOG_NS))
         return;
     *told_ns = now_ns;
     log_event(LOG_INFO,

@@ -70,6 +70,8 @@ static void show_progress(void *arg, const struct hub_progress *p)
     struct show *s = arg;
     uint64_t now_ns = clock_now_ns();
 
+    if (p->was_here)
+        return;
     if (s->path != p->path) {
         s->path = p->path;
         s->begin_ns = now_ns;

@@ -200,6 +200,8 @@ static enum status sum_up(struct hub_blob *b, uint64_t n, struct buf *why)
     for (uint64_t at = 0; at < n;) {
         size_t want = n - at < sizeof bytes ? (size_t)(n - at) : sizeof bytes;
         ssize_t got = pread(b->fd, bytes, want, (off_t)at);
+        if (b->stop && atomic_load(b->stop)) /* a large file takes minutes */
+            return buf_why(why, ERR_CANCELLED, "stopped");
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -260,12 +262,12 @@ static enum status take_lock(struct hub_blob *b, struct buf *why)
 }
 
 enum status hub_blob_open(struct hub_blob *b, const struct hub_cache *c, const struct hub_file *f,
-                          bool *is_whole, struct buf *why)
+                          const atomic_bool *stop, bool *is_whole, struct buf *why)
 {
     char path[PATH_MAX_HERE];
     uint64_t n_bytes = 0;
 
-    *b = (struct hub_blob){.cache = c, .file = f, .fd = -1, .lock_fd = -1};
+    *b = (struct hub_blob){.cache = c, .file = f, .stop = stop, .fd = -1, .lock_fd = -1};
     blob_path(c, f, "", path);
     *is_whole = has_bytes(path, &n_bytes) && n_bytes == f->n_bytes;
     if (*is_whole)

@@ -8,6 +8,7 @@
 #ifndef TARN_ENGINE_MODEL_HUB_CACHE_H
 #define TARN_ENGINE_MODEL_HUB_CACHE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -43,6 +44,7 @@ NODISCARD enum status hub_cache_snapshot(const struct hub_cache *c, const char *
 struct hub_blob {
     const struct hub_cache *cache;
     const struct hub_file *file;
+    const atomic_bool *stop; /* ends the sum of what is here with ERR_CANCELLED; NULL: never */
     int fd, lock_fd;
     uint64_t n_here;
     struct hash_sha256 sha256; /* of what is here, if the file is large */
@@ -52,7 +54,8 @@ struct hub_blob {
 /* Lock the blob; ERR_BUSY without words if another process has it. *is_whole: it is here already,
  * and nothing is open. */
 NODISCARD enum status hub_blob_open(struct hub_blob *b, const struct hub_cache *c,
-                                    const struct hub_file *f, bool *is_whole, struct buf *why);
+                                    const struct hub_file *f, const atomic_bool *stop,
+                                    bool *is_whole, struct buf *why);
 /* Drop all bytes from `from` on, at most n_here. */
 NODISCARD enum status hub_blob_cut(struct hub_blob *b, uint64_t from, struct buf *why);
 NODISCARD enum status hub_blob_add(struct hub_blob *b, const void *bytes, size_t n,

@@ -158,7 +158,7 @@ static enum status open_blob(struct task *t, const struct hub_file *f, bool *is_
 {
     enum status s;
 
-    while ((s = hub_blob_open(&t->blob, &t->cache, f, is_whole, why)) == ERR_BUSY) {
+    while ((s = hub_blob_open(&t->blob, &t->cache, f, t->d->stop, is_whole, why)) == ERR_BUSY) {
         t->progress.is_waiting = true;
         t->progress.n_here = hub_cache_bytes_here(&t->cache, f);
         tell(t, false);
@@ -201,7 +201,7 @@ static enum status get_file(struct task *t, const struct hub_file *f, struct buf
     t->progress.path = f->path;
     t->progress.n_bytes = f->n_bytes;
     t->progress.n_here = 0;
-    t->progress.is_done = false;
+    t->progress.is_done = t->progress.was_here = false;
     t->progress.file++;
     enum status s = open_blob(t, f, &is_whole, why);
     if (s == OK && !is_whole) {
@@ -215,6 +215,7 @@ static enum status get_file(struct task *t, const struct hub_file *f, struct buf
         t->progress.n_all_here = n_before + f->n_bytes;
         t->progress.n_here = f->n_bytes;
         t->progress.is_done = true;
+        t->progress.was_here = is_whole;
         tell(t, true);
     }
     return s;

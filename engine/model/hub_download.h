@@ -27,6 +27,7 @@ struct hub_progress {
     uint32_t file, n_files; /* its number from 1 on */
     int is_waiting;         /* another process downloads the file */
     int is_done;            /* the file has its name */
+    int was_here;           /* nothing of the file had to be downloaded */
 };
 
 struct hub_download {

@@ -421,10 +421,12 @@ static bool ends_with(const char *name, const char *end)
 static const char *codes_part(const struct quantized_config *config, const struct tensor *t)
 {
     bool f8 = has_type(t, "F8_E4M3") || has_type(t, "F8_E5M2");
+    bool any = config->method == QUANTIZED_NONE; /* build() refuses what needs a method */
 
-    if (config->method == QUANTIZED_GPTQ || config->method == QUANTIZED_AWQ)
-        return ends_with(t->name, ".qweight") ? "qweight" : NULL;
-    if (config->method == QUANTIZED_COMPRESSED && ends_with(t->name, ".weight_packed"))
+    if ((any || config->method == QUANTIZED_GPTQ || config->method == QUANTIZED_AWQ) &&
+        ends_with(t->name, ".qweight"))
+        return "qweight";
+    if ((any || config->method == QUANTIZED_COMPRESSED) && ends_with(t->name, ".weight_packed"))
         return "weight_packed";
     if (ends_with(t->name, ".weight") &&
         (f8 || (config->method == QUANTIZED_COMPRESSED && has_type(t, "I8"))))
@@ -434,6 +436,10 @@ static const char *codes_part(const struct quantized_config *config, const struc
 
 static enum status build(const struct module *m)
 {
+    if (m->config->method == QUANTIZED_NONE && !ends_with(m->name, ".weight"))
+        return buf_why(m->why, ERR_INVALID,
+                       "tensor %s is quantized, but config.json has no quantization_config",
+                       m->name);
     if (m->config->method == QUANTIZED_GPTQ)
         return build_gptq(m);
     if (m->config->method == QUANTIZED_AWQ)

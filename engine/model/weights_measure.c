@@ -16,12 +16,18 @@ void weights_measure_fault(struct loader *l)
     struct weights_measure *m = l->measure;
     const char *words = buf_str(l->why);
 
-    for (uint32_t i = 0; i < m->n_faults && i < WEIGHTS_N_FAULTS_MAX; i++)
-        if (strcmp(m->faults[i], words) == 0)
-            return; /* the embedding is the output layer, too */
+    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+
+    for (const char *p = words; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 0x100000001B3u;
+    for (uint32_t i = 0; i < m->n_faults; i++)
+        if (m->fault_hashes[i] == hash)
+            return;
+    if (m->n_faults == WEIGHTS_N_COUNTED_MAX)
+        return;
     if (m->n_faults < WEIGHTS_N_FAULTS_MAX)
         snprintf(m->faults[m->n_faults], sizeof m->faults[0], "%s", words);
-    m->n_faults++;
+    m->fault_hashes[m->n_faults++] = hash;
 }
 
 static void count_code(struct weights_measure *m, const struct tensor *t)
@@ -61,6 +67,7 @@ static void sum_up(struct weights_measure *out, const struct loader *l)
     qsort(out->codes, out->n_codes, sizeof *out->codes, compare_codes);
     out->n_params = w->n_params;
     out->n_bytes = w->n_bytes;
+    out->product = w->first ? w->first->dtype : w->dtype;
     if (e->data && e->data != out->nowhere)
         out->n_mapped_bytes = (uint64_t)e->n * e->k * dtype_bytes(e->dtype);
     l->config->model->family->count_work(l->config->model, w, &work);

@@ -15,6 +15,7 @@
 
 #define WEIGHTS_N_FAULTS_MAX 8
 #define WEIGHTS_N_CODES_MAX 32
+#define WEIGHTS_N_COUNTED_MAX 1024 /* faults that are counted */
 
 struct weights_code {
     const char *name; /* such as "BF16" or "Q4_K"; of the checkpoint */
@@ -29,8 +30,10 @@ struct weights_measure {
     uint64_t n_mapped_bytes;                        /* of a table that stays in the mapped file */
     struct weights_code codes[WEIGHTS_N_CODES_MAX]; /* [n_codes], the largest first */
     uint32_t n_codes;
-    uint32_t n_faults;                      /* tensors that are missing or wrong */
-    char faults[WEIGHTS_N_FAULTS_MAX][256]; /* the first of them, in words */
+    enum dtype product; /* type of the first product's weight */
+    uint32_t n_faults;  /* tensors that are missing or wrong; WEIGHTS_N_COUNTED_MAX: or more */
+    uint64_t fault_hashes[WEIGHTS_N_COUNTED_MAX]; /* of their words: a plan may ask twice */
+    char faults[WEIGHTS_N_FAULTS_MAX][256];       /* the first of them, in words */
     void *nowhere; /* the address of all weights during the plan; nothing is there */
 };
 

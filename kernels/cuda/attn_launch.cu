@@ -18,7 +18,7 @@ enum status cuda_attention(struct device *d, struct stream *s, const struct atte
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
     if (p->n_rows == 0 || p->n_seqs == 0)
         return OK;
-    if (!kv_layout_is_native(&p->pool.layout) || p->pool.layout.scale_group || p->bidirectional)
+    if (!kv_layout_is_native(&p->pool.layout) || p->bidirectional)
         return ERR_UNSUPPORTED;
     if (!takes_tensor_cores(p))
         return attn_plain(c, stream, p);

@@ -31,22 +31,26 @@ static __device__ __forceinline__ void one_block(struct row_state *s,
     pool.layout = kv_layout_of(TYPE); /* a constant for the compiler */
 
     for (uint32_t i = 0; i < dim; i++)
-        dot = fmaf(q[i], load_float(TYPE, k, kv_k_index(&pool, i, lane)), dot);
+        dot = fmaf(q[i], load_kv<TYPE>(k, kv_k_index(&pool, i, lane)), dot);
+    if (kv_dtype_is_scaled(TYPE))
+        dot *= scales_of<TYPE>(pool, k)[lane];
     float score = lane >= range.lo && lane < range.hi ? attn_score(dot, attn_scale_of(p))
                                                       : -INFINITY;
     float m = warp_max(score);
     float weight = fast_exp2(score - (m == -INFINITY ? 0 : m));
     struct attn_weights w = attn_weigh(s->m, m);
+    float factor = weight; /* of this lane's value; lanes outside the range are not asked */
 
+    if (kv_dtype_is_scaled(TYPE))
+        factor *= scales_of<TYPE>(pool, v)[lane];
     for (uint32_t t = range.lo; t < range.hi; t++) {
-        float weight_t = __shfl_sync(FULL_WARP, weight, t);
+        float weight_t = __shfl_sync(FULL_WARP, factor, t);
 
 #pragma unroll
         for (uint32_t i = 0; i < LANE_DIMS; i++)
             if (lane + WARP * i < dim)
                 o[i] = fmaf(weight_t,
-                            load_float(TYPE, v, kv_v_index(&pool, lane + WARP * i, t)),
-                            o[i]);
+                            load_kv<TYPE>(v, kv_v_index(&pool, lane + WARP * i, t)), o[i]);
     }
     s->m = w.m;
     s->l = attn_join(s->l, warp_sum(weight), w);
@@ -111,11 +115,24 @@ enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct atte
 
     ASSERT(p->pool.head_dim <= DIM_MAX && p->n_heads <= 65535);
     ASSERT((uint64_t)p->n_seqs * p->n_rows_max <= INT32_MAX);
-    if (p->pool.layout.dtype == DTYPE_F32)
+    switch (p->pool.layout.dtype) {
+    case DTYPE_F32:
         LAUNCH((attn_plain_kernel<DTYPE_F32>), grid, N_WARPS *WARP, 0, s, *p);
-    else if (p->pool.layout.dtype == DTYPE_F16)
+        break;
+    case DTYPE_F16:
         LAUNCH((attn_plain_kernel<DTYPE_F16>), grid, N_WARPS *WARP, 0, s, *p);
-    else
+        break;
+    case DTYPE_BF16:
         LAUNCH((attn_plain_kernel<DTYPE_BF16>), grid, N_WARPS *WARP, 0, s, *p);
+        break;
+    case DTYPE_I8:
+        LAUNCH((attn_plain_kernel<DTYPE_I8>), grid, N_WARPS *WARP, 0, s, *p);
+        break;
+    case DTYPE_F8:
+        LAUNCH((attn_plain_kernel<DTYPE_F8>), grid, N_WARPS *WARP, 0, s, *p);
+        break;
+    default:
+        ASSERT(!"a KV dtype");
+    }
     return cuda_launched(c, "attn_plain");
 }

@@ -61,6 +61,24 @@ static __device__ __forceinline__ unsigned char *kv_at_as(const struct kv_pool &
     return kv_at(&pool, block, layer, v, head);
 }
 
+/* Element i of K or V; of KV of one byte without its scale. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ float load_kv(const unsigned char *base, size_t i)
+{
+    return kv_dtype_is_scaled(TYPE) ? kv_unrounded(TYPE, base[i]) : load_float(TYPE, base, i);
+}
+
+/* The scales behind the elements of K or V of a head. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ const float *scales_of(const struct kv_pool &native,
+                                                         const unsigned char *head)
+{
+    struct kv_pool pool = native;
+
+    pool.layout = kv_layout_of(TYPE);
+    return reinterpret_cast<const float *>(head + kv_elements_bytes(&pool));
+}
+
 /* Sum (maximum) over the lanes by a butterfly, whose order is fixed; the same bits in each lane. */
 static __device__ __forceinline__ float warp_sum(float v)
 {

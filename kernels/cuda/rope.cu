@@ -14,6 +14,9 @@
  *      the cache has two tokens: where the next row has the other half of the word, one warp writes
  *      both. Otherwise 16 bits are written, since another warp may write the other half.
  *
+ * KV of one byte has a kernel of its own: the same blocks of Q, then blocks of a warp for each row,
+ * head and K or V, since a head's largest magnitude is needed before its elements are rounded.
+ *
  * Products and sums are not fused, as in the CPU's kernels. */
 #include "base/check.h"
 #include "kernels/cuda/common.cuh"
@@ -217,6 +220,60 @@ static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(struct rope_kv_
         store_v<TYPE>(&p, r, rest % n_heads, b % g.v_chunks * V_DIMS);
 }
 
+/* One head of K or V of one row as bytes, by one warp. Elements are read twice, rather than kept. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ void store_scaled(const struct rope_kv_params *p, uint32_t row,
+                                                    uint32_t head, int v)
+{
+    struct kv_pool pool = p->pool;
+    uint32_t lane = threadIdx.x % WARP, dim = pool.head_dim, offset = p->slot_offset[row];
+    const float *x = (v ? p->v : p->k) + row * p->qkv_stride + (size_t)head * dim;
+    const float *cos_sin = angles(p, row);
+    float max = 0;
+    bool finite = true;
+
+    pool.layout = kv_layout_of(TYPE); /* a constant for the compiler */
+    for (uint32_t i = lane; i < dim; i += WARP) {
+        float mag = fabsf(v ? x[i] : rotated(p, x, i, cos_sin));
+
+        finite = finite && mag < INFINITY;
+        max = fmaxf(max, mag);
+    }
+    max = warp_max(max);
+    if (__any_sync(FULL_WARP, !finite))
+        max = NAN;
+    const struct kv_scale s = kv_scale_of(TYPE, max);
+    unsigned char *to = kv_at(&pool, p->slot_block[row], p->layer, v, head);
+
+    for (uint32_t i = lane; i < dim; i += WARP) {
+        float y = (v ? x[i] : rotated(p, x, i, cos_sin)) * s.inverse;
+
+        to[v ? kv_v_index(&pool, i, offset) : kv_k_index(&pool, i, offset)] =
+            s.inverse > 0 ? kv_round(TYPE, y) : 0;
+    }
+    if (lane == 0)
+        reinterpret_cast<float *>(to + kv_elements_bytes(&pool))[offset] = s.scale;
+}
+
+template <enum dtype TYPE, bool VEC>
+static __global__ void __launch_bounds__(THREADS)
+    rope_scaled_kernel(struct rope_kv_params p, uint32_t n_q, uint32_t n_q_items)
+{
+    uint32_t n_heads = p.pool.n_kv_heads;
+
+    if (blockIdx.x < n_q) {
+        uint32_t item = blockIdx.x * THREADS + threadIdx.x;
+
+        if (item < n_q_items)
+            rotate_q<VEC>(&p, item);
+        return;
+    }
+    uint32_t i = (blockIdx.x - n_q) * N_WARPS + threadIdx.x / WARP;
+
+    if (i < 2 * p.n_rows * n_heads)
+        store_scaled<TYPE>(&p, i / (2 * n_heads), i / 2 % n_heads, i % 2);
+}
+
 /* Whether Q and the angles can be accessed by 16 bytes. */
 static bool is_vec(const struct rope_kv_params *p)
 {
@@ -248,6 +305,25 @@ static void rope_launch(const struct rope_kv_params *p, cudaStream_t s)
         LAUNCH((rope_kv_kernel<TYPE, false>), n_blocks, THREADS, 0, s, *p, g);
 }
 
+template <enum dtype TYPE>
+static void rope_scaled_launch(const struct rope_kv_params *p, cudaStream_t s)
+{
+    uint64_t n_items = (uint64_t)p->n_rows * ceil_div(p->n_heads, Q_HEADS) *
+                       ceil_div(p->rot_dim / 2, 4);
+    uint64_t n_stored = 2 * (uint64_t)p->n_rows * p->pool.n_kv_heads;
+
+    ASSERT(n_items < (1u << 31) && n_stored < 1u << 31);
+    uint32_t n_q = ceil_div((uint32_t)n_items, THREADS);
+    uint32_t n_blocks = n_q + ceil_div((uint32_t)n_stored, N_WARPS);
+
+    if (is_vec(p))
+        LAUNCH((rope_scaled_kernel<TYPE, true>), n_blocks, THREADS, 0, s, *p, n_q,
+               (uint32_t)n_items);
+    else
+        LAUNCH((rope_scaled_kernel<TYPE, false>), n_blocks, THREADS, 0, s, *p, n_q,
+               (uint32_t)n_items);
+}
+
 enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct rope_kv_params *p)
 {
     struct cuda_context *c = cuda_context_of(d);
@@ -256,7 +332,7 @@ enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct r
     if (p->n_rows == 0)
         return OK;
     ASSERT(p->rot_dim <= p->pool.head_dim && p->rot_dim % 2 == 0 && p->layer < p->pool.n_layers);
-    if (!kv_layout_is_native(&p->pool.layout) || p->pool.layout.scale_group)
+    if (!kv_layout_is_native(&p->pool.layout))
         return ERR_UNSUPPORTED;
     switch (p->pool.layout.dtype) {
     case DTYPE_F32:
@@ -267,6 +343,12 @@ enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct r
         break;
     case DTYPE_BF16:
         rope_launch<DTYPE_BF16>(p, s);
+        break;
+    case DTYPE_I8:
+        rope_scaled_launch<DTYPE_I8>(p, s);
+        break;
+    case DTYPE_F8:
+        rope_scaled_launch<DTYPE_F8>(p, s);
         break;
     default:
         ASSERT(!"a KV dtype");

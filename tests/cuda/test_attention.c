@@ -93,13 +93,10 @@ static void fill_token(const struct kv_pool *pool, uint32_t block, uint32_t offs
     uint32_t n = pool->n_kv_heads * pool->head_dim;
     float *x = random_array(2 * (size_t)n, 1);
 
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t head = i / pool->head_dim, dim = i % pool->head_dim;
-        dtype_store(pool->layout.dtype, kv_at(pool, block, LAYER, 0, head),
-                    kv_k_index(pool, dim, offset), x[i]);
-        dtype_store(pool->layout.dtype, kv_at(pool, block, LAYER, 1, head),
-                    kv_v_index(pool, dim, offset), x[n + i]);
-    }
+    for (uint32_t head = 0; head < pool->n_kv_heads; head++)
+        for (int v = 0; v < 2; v++)
+            kv_token_store(pool, block, LAYER, v, head, offset,
+                           x + v * (size_t)n + head * pool->head_dim);
 }
 
 static uint32_t add_sequence(struct world *w, const uint32_t *seg_tokens, uint32_t n_segs)
@@ -128,24 +125,31 @@ static uint32_t add_sequence(struct world *w, const uint32_t *seg_tokens, uint32
 static void copy_token(const struct kv_pool *to, const struct kv_pool *from, uint32_t block,
                        uint32_t offset)
 {
-    for (uint32_t head = 0; head < to->n_kv_heads; head++)
-        for (uint32_t i = 0; i < to->head_dim; i++)
-            for (int v = 0; v < 2; v++) {
-                size_t at = v ? kv_v_index(to, i, offset) : kv_k_index(to, i, offset);
-                dtype_store(to->layout.dtype, kv_at(to, block, LAYER, v, head), at,
-                            dtype_load(from->layout.dtype, kv_at(from, block, LAYER, v, head), at));
-            }
+    size_t size = kv_element_bytes(&to->layout), scale = kv_elements_bytes(to) + offset * 4;
+
+    for (uint32_t i = 0; i < 2 * to->n_kv_heads; i++) {
+        unsigned char *a = kv_at(to, block, LAYER, i % 2, i / 2);
+        const unsigned char *b = kv_at(from, block, LAYER, i % 2, i / 2);
+
+        for (uint32_t dim = 0; dim < to->head_dim; dim++) {
+            size_t at = i % 2 ? kv_v_index(to, dim, offset) : kv_k_index(to, dim, offset);
+            memcpy(a + at * size, b + at * size, size);
+        }
+        if (to->layout.scale_group)
+            memcpy(a + scale, b + scale, 4);
+    }
 }
 
 static struct kv_pool garbage_pool(const struct kv_pool *like)
 {
     static const float garbage[] = {NAN, INFINITY, NAN, -INFINITY, 1e30f, NAN, INFINITY};
     struct kv_pool pool = *like;
+    enum dtype t = pool.layout.scale_group ? DTYPE_F32 : pool.layout.dtype; /* scales and all */
     size_t n = pool.n_blocks * kv_block_bytes(&pool);
 
     pool.base = host_array(n);
-    for (size_t i = 0; i < n / dtype_bytes(pool.layout.dtype); i++)
-        dtype_store(pool.layout.dtype, pool.base, i, garbage[i % 7]);
+    for (size_t i = 0; i < n / dtype_bytes(t); i++)
+        dtype_store(t, pool.base, i, garbage[i % 7]);
     return pool;
 }
 
@@ -299,6 +303,10 @@ static void plain_shapes_match_reference(void **state)
     check_shape(DTYPE_BF16, 13, 2, 1);
     check_shape(DTYPE_BF16, 256, 2, 1);
     check_shape(DTYPE_F32, 255, 2, 1);
+    check_shape(DTYPE_I8, 24, 4, 2);
+    check_shape(DTYPE_F8, 24, 6, 2);
+    check_shape(DTYPE_I8, 13, 3, 1);
+    check_shape(DTYPE_F8, 256, 2, 1);
 }
 
 /* Context lengths around the edges of blocks, tiles and segments: as a decode, and as the end of a
@@ -505,6 +513,7 @@ static void rows_have_the_same_bits_in_any_batch(void **state)
     check_same_bits(
         &(struct shape){.dtype = DTYPE_BF16, .dim = 48, .n_heads = 17, .n_kv_heads = 1});
     check_same_bits(&(struct shape){.dtype = DTYPE_F32, .dim = 20, .n_heads = 2, .n_kv_heads = 1});
+    check_same_bits(&(struct shape){.dtype = DTYPE_I8, .dim = 20, .n_heads = 2, .n_kv_heads = 1});
 }
 
 /* With this many heads the device has room for the partial results of a few segments only. */

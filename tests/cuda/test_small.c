@@ -324,20 +324,26 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
     r->n_pool_bytes = N_POOL_BLOCKS * kv_block_bytes(&r->p.pool);
 }
 
+/* The type as which the pool's bytes are compared: KV of one byte is not, its floats are. */
+static enum dtype pool_type(const struct rope *r)
+{
+    return r->p.pool.layout.scale_group ? DTYPE_F32 : r->p.pool.layout.dtype;
+}
+
 /* All elements are 77 before the op, and those that the op must not write stay 77. */
 static void *fresh_pool(const struct rope *r)
 {
     void *pool = host_array(r->n_pool_bytes);
 
-    for (size_t i = 0; i < r->n_pool_bytes / dtype_bytes(r->p.pool.layout.dtype); i++)
-        dtype_store(r->p.pool.layout.dtype, pool, i, 77);
+    for (size_t i = 0; i < r->n_pool_bytes / dtype_bytes(pool_type(r)); i++)
+        dtype_store(pool_type(r), pool, i, 77);
     return pool;
 }
 
 /* Q, K and V rows, then the pool, as floats. `d` NULL: by the reference. */
 static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
 {
-    size_t n_pool = r->n_pool_bytes / dtype_bytes(r->p.pool.layout.dtype);
+    size_t n_pool = r->n_pool_bytes / dtype_bytes(pool_type(r));
     float *out = host_array((r->n_qkv + n_pool) * sizeof *out);
     void *pool = fresh_pool(r);
     struct rope_kv_params p = r->p;
@@ -368,7 +374,7 @@ static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
         pool = from_device(d, p.pool.base, r->n_pool_bytes);
     }
     for (size_t i = 0; i < n_pool; i++)
-        out[r->n_qkv + i] = dtype_load(p.pool.layout.dtype, pool, i);
+        out[r->n_qkv + i] = dtype_load(pool_type(r), pool, i);
     return out;
 }
 
@@ -443,6 +449,58 @@ static void rope_kv_matches_reference_and_writes_only_its_slots(void **state)
             check_rope((enum dtype)t, 128, 128, 150, 0, SLOTS_FORWARD);
 }
 
+/* The reference rotates in double, so K may be rounded to a neighbour; V has the reference's bits,
+ * and so have slots that no row writes. */
+static void check_rope_scaled(enum dtype t, uint32_t dim, uint32_t rot_dim, uint32_t n_rows,
+                              enum slots how)
+{
+    struct device *d = open_device();
+    struct rope r;
+    float a[256], b[256];
+
+    rope_init(&r, t, dim, rot_dim, n_rows, how % 2 ? 3 : 0, how);
+    for (uint32_t i = 0; i < dim; i++) /* V of the last row: too small to be quantized */
+        r.qkv[r.n_qkv - 1 - i - (how % 2 ? 3 : 0)] *= 1e-31f;
+    float *want = rope_run(&r, NULL, n_rows), *got = rope_run(&r, d, n_rows);
+    struct kv_pool here = r.p.pool, there = r.p.pool;
+
+    assert_close("rope q", got, want, r.n_qkv, 1e-5f, 1e-6f);
+    assert_same_bits("rope in chunks", rope_run(&r, d, n_rows > 20 ? 9 : 1), got,
+                     r.n_qkv * sizeof *got + r.n_pool_bytes);
+    here.base = got + r.n_qkv;
+    there.base = want + r.n_qkv;
+    for (uint32_t i = 0; i < N_POOL_BLOCKS * 2 * 2 * 2 * KV_BLOCK_TOKENS; i++) {
+        uint32_t layer = i % 2, head = i / 2 % 2, token = i / 8 % KV_BLOCK_TOKENS;
+        int v = (int)(i / 4 % 2);
+        float max = 0;
+
+        kv_token_load(&here, i / 8 / KV_BLOCK_TOKENS, layer, v, head, token, a);
+        kv_token_load(&there, i / 8 / KV_BLOCK_TOKENS, layer, v, head, token, b);
+        if (v) {
+            assert_memory_equal(a, b, dim * sizeof *a);
+            continue;
+        }
+        for (uint32_t e = 0; e < dim; e++)
+            max = fabsf(b[e]) > max ? fabsf(b[e]) : max;
+        for (uint32_t e = 0; e < dim; e++)
+            assert_true(isnan(b[e]) ? isnan(a[e])
+                                    : fabsf(a[e] - b[e]) <=
+                                          max * (t == DTYPE_I8 ? 1.01f / 127 : 1.0f / 14));
+    }
+    cuda_test_free_all(d);
+}
+
+static void rope_kv_quantizes_heads_as_the_reference_does(void **state)
+{
+    static const uint32_t shapes[][2] = {{2, 2}, {20, 20}, {33, 0}, {64, 64}, {80, 32}, {256, 256}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        for (int how = 0; how < SLOTS_COUNT; how++)
+            check_rope_scaled(how % 2 == (int)i % 2 ? DTYPE_I8 : DTYPE_F8, shapes[i][0],
+                              shapes[i][1], how ? 17 : 35, (enum slots)how);
+}
+
 /* V passes unrotated, so its rounding can be judged on any bits at all. */
 static void cache_rounding_equals_the_scalar_conversion(void **state)
 {
@@ -490,6 +548,7 @@ int main(void)
         cmocka_unit_test(rmsnorm_matches_reference_and_has_a_rows_own_bits),
         cmocka_unit_test(rmsnorm_adds_to_the_residual_first),
         cmocka_unit_test(rope_kv_matches_reference_and_writes_only_its_slots),
+        cmocka_unit_test(rope_kv_quantizes_heads_as_the_reference_does),
         cmocka_unit_test(cache_rounding_equals_the_scalar_conversion),
         cmocka_unit_test(no_rows_is_ok),
     };

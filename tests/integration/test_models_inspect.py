@@ -157,6 +157,33 @@ def what_cannot_be_read_is_told_with_its_files() -> None:
     assert code == 1 and not out and "there is no directory" in err
 
 
+def quantized_and_gguf_models_name_their_codes() -> None:
+    try:
+        import make_gguf
+        import make_tiny_family
+        import quantize_checkpoint
+    except ImportError:
+        print("      no NumPy: without quantized models")
+        return
+    wide = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    with tempfile.TemporaryDirectory() as name:
+        source, gptq, gguf = (Path(name) / n for n in ("source", "gptq", "g/m-Q8_0.gguf"))
+        gguf.parent.mkdir()
+        make_tiny_family.make(source, "llama", seed=1, vocab=304, changes=wide)
+        quantize_checkpoint.quantize(source, gptq, "gptq", plain=Path(name) / "plain", seed=1,
+                                     head=False)
+        found = report(gptq)
+        assert found["quantized_by"] == "gptq", found
+        assert {s["type"]: s["tensors"] for s in found["stored"]}["int4"] == 14, found
+        assert "affine" in found["memory"][0]["type"], found
+        make_gguf.make(source, gguf, kind="q8_0")
+        for path in (gguf, gguf.parent):  # the directory has no config.json, and one GGUF file
+            found = report(path)
+            assert found["format"] == "gguf" and found["path"] == str(gguf), found
+            assert found["files"] == 1 and found["file_bytes"] == gguf.stat().st_size
+            assert any(s["type"].lower() == "q8_0" for s in found["stored"]), found
+
+
 def a_name_in_the_cache_is_found() -> None:
     with tempfile.TemporaryDirectory() as name:
         repo = Path(name) / "hub" / "models--org--name"
@@ -174,6 +201,7 @@ TESTS = [
     a_model_of_140_gb_is_read_by_its_headers,
     all_reasons_are_told_at_once,
     what_cannot_be_read_is_told_with_its_files,
+    quantized_and_gguf_models_name_their_codes,
     a_name_in_the_cache_is_found,
 ]
 

@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import gguf_tokenizer  # noqa: E402
 import numpy_gguf  # noqa: E402
-from dummy_gguf import gguf_string, gguf_value  # noqa: E402
+from dummy_gguf import gguf_string  # noqa: E402
+from gguf_tokenizer import value_bytes  # noqa: E402
 from hf_files import Tensors, load_weights, save_weights, write_json  # noqa: E402
 
 Config = dict[str, Any]
@@ -50,7 +52,6 @@ NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
 EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
            "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-NORMAL, CONTROL = 1, 3  # tokenizer.ggml.token_type
 
 
 def gguf_name(name: str, arch: str) -> str:
@@ -100,7 +101,7 @@ class File:
             data += raw
         out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), len(self.keys)))
         for key, value in self.keys.items():
-            kind, raw = bools(value) if is_bools(value) else gguf_value(value)
+            kind, raw = bools(value) if is_bools(value) else value_bytes(value)
             out += gguf_string(key) + struct.pack("<I", kind) + raw
         for (name, tensor_kind, shape, _), offset in zip(self.tensors, offsets):
             out += gguf_string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
@@ -198,22 +199,14 @@ def metadata(c: Config, arch: str) -> dict[str, object]:
 
 
 def tokenizer_keys(folder: Path, n_vocab: int) -> dict[str, object]:
-    """Of a tokenizer of make_tiny_model.py, which is byte-level BPE."""
-    path = folder / "tokenizer.json"
-    if not path.exists():
+    """Fill the vocabulary up to the rows of the embedding, as llama.cpp's converter does."""
+    if not (folder / "tokenizer.json").exists():
         return {}
-    t = json.loads(path.read_text())
-    tokens = [f"[PAD{i}]" for i in range(n_vocab)]
-    types = [NORMAL] * n_vocab
-    for text, i in t["model"]["vocab"].items():
-        tokens[i] = text
-    for added in t["added_tokens"]:
-        tokens[added["id"]] = added["content"]
-        types[added["id"]] = CONTROL
-    merges = [m if isinstance(m, str) else " ".join(m) for m in t["model"]["merges"]]
-    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
-            "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types,
-            "tokenizer.ggml.merges": merges, "tokenizer.ggml.add_bos_token": False}
+    keys = gguf_tokenizer.tokenizer_fields(folder)
+    tokens, types = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
+    tokens += [f"[PAD{i}]" for i in range(len(tokens), n_vocab)]
+    types += [gguf_tokenizer.UNUSED] * (n_vocab - len(types))
+    return keys
 
 
 # ---- tensors ----

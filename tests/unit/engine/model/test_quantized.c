@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/quantized_codec.h"
+#include "tests/unit/fault.h"
 
 #define RANDOM UINT64_MAX
 #define WORD(word) ((uint64_t)(word) << 32 | (uint64_t)(word))
@@ -166,11 +167,17 @@ static void words_are_unpacked_in_the_order_of_their_format(void **state)
     expect_row(GPTQ(""), gptq, 1, (float[]){-2, -1, 0, 1, 2, 3, 4, 5});
     expect_row(GPTQ(",\"checkpoint_format\":\"gptq_v2\""), gptq, 7,
                (float[]){-7, -6, -5, -4, -3, -2, -1, 0});
-    awq[1].fill = 0;
-    expect_row(AWQ, awq, 3, (float[]){6, 6, 6, 6, 6, 6, 6, 6});
-    awq[0].fill = WORD(0x33333333);
-    awq[1].fill = WORD(0x75316420);
-    expect_row(AWQ, awq, 5, (float[]){-4, -4, -4, -4, -4, -4, -4, -4});
+    for (int row = 0; row < 8; row++) { /* the words have each row's number as code, as zero */
+        float code = 2 * (float)row, zero = 2 * (3 - (float)row);
+        awq[0].fill = WORD(0x75316420);
+        awq[1].fill = 0;
+        expect_row(AWQ, awq, (uint64_t)row,
+                   (float[]){code, code, code, code, code, code, code, code});
+        awq[0].fill = WORD(0x33333333);
+        awq[1].fill = WORD(0x75316420);
+        expect_row(AWQ, awq, (uint64_t)row,
+                   (float[]){zero, zero, zero, zero, zero, zero, zero, zero});
+    }
 }
 
 /* --- rows and codes --- */
@@ -307,7 +314,9 @@ static void floats_of_8_bits_without_a_scale_are_themselves(void **state)
     assert_memory_equal(got, want, sizeof got);
     checkpoint_close(c);
     p[1] = (struct part){"a.weight_scale", "F8_E5M2", "1,8", 8, RANDOM};
-    refuse(NULL, p, N_PARTS_MAX, ERR_INVALID, "config.json has no quantization_config");
+    refuse(NULL, p, N_PARTS_MAX, ERR_INVALID, "a.weight_scale exists, but config.json has no");
+    p[0] = (struct part){"a.qweight", "I32", "1,8", 32, RANDOM};
+    refuse(NULL, p, N_PARTS_MAX, ERR_INVALID, "a.qweight is quantized, but config.json has no");
 }
 
 static void plain_weights_stand_beside_quantized_ones(void **state)
@@ -478,6 +487,36 @@ static void a_damaged_part_of_fp8_is_named(void **state)
                 ARRAY_SIZE(cases));
 }
 
+static void an_allocation_that_fails_ends_the_opening(void **state)
+{
+    struct part p[N_PARTS_MAX] = {{"a.qweight", "I32", "1,8", 32, RANDOM},
+                                  {"a.qzeros", "I32", "1,1", 4, RANDOM},
+                                  {"a.scales", "F16", "1,8", 16, ONE_F16}};
+
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)p;
+    skip();
+#else
+    bool failed = true;
+    uint32_t n_refused = 0;
+    write_checkpoint(GPTQ(""), p, N_PARTS_MAX);
+    for (long n = 1; failed; n++) {
+        struct checkpoint *c;
+        fail_in = n;
+        enum status s = checkpoint_open(&c, dir, NULL);
+        failed = fail_in == 0;
+        fail_in = 0;
+        assert_int_equal(s == OK, c != NULL); /* stdio does without a buffer */
+        n_refused += s != OK;
+        if (s == OK)
+            assert_non_null(checkpoint_find(c, "a.weight")->name);
+        checkpoint_close(c);
+    }
+    assert_true(n_refused >= 9); /* files, tensors, config, weights, name */
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +530,7 @@ int main(void)
         cmocka_unit_test(a_damaged_part_of_gptq_is_named),
         cmocka_unit_test(a_damaged_part_of_compressed_tensors_is_named),
         cmocka_unit_test(a_damaged_part_of_fp8_is_named),
+        cmocka_unit_test(an_allocation_that_fails_ends_the_opening),
     };
     strcpy(dir, "/tmp/tarn-quantized-XXXXXX");
     if (!mkdtemp(dir))
