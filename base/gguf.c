@@ -2,9 +2,9 @@
  *
  * Layout of a file, all numbers little-endian: "GGUF"; u32 version; u64 number of tensors; u64
  * number of keys; keys: a string (u64 length, bytes), u32 type, the value; tensor infos: a string,
- * u32 number of dimensions, u64 for each, u32 type, u64 offset of the data; padding up to a multiple
- * of general.alignment; data. An array is u32 type of its elements, u64 number, elements. Offsets
- * count from the beginning of the data.
+ * u32 number of dimensions, u64 for each, u32 type, u64 offset of the data; padding up to a
+ * multiple of general.alignment; data. An array is u32 type of its elements, u64 number, elements.
+ * Offsets count from the beginning of the data.
  *
  * Every number of things is compared with the bytes that are left before memory is taken for them,
  * so the memory is bounded by a small multiple of the file's header. Keys and tensors are sorted by
