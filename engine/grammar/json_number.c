@@ -68,7 +68,7 @@ static uint32_t minus(struct exprs *e, uint32_t x)
     return expr_seq(e, expr_cstr(e, "-"), x);
 }
 
-uint32_t json_integer(struct exprs *e, int64_t low, int64_t high)
+uint32_t json_whole_number(struct exprs *e, int64_t low, int64_t high)
 {
     uint32_t x = expr_never(e);
 

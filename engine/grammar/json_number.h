@@ -22,7 +22,7 @@ struct json_bounds {
 
 uint32_t json_number(struct exprs *e);
 /* Whole numbers from low to high, both included. */
-uint32_t json_integer(struct exprs *e, int64_t low, int64_t high);
+uint32_t json_whole_number(struct exprs *e, int64_t low, int64_t high);
 /* Numbers without exponent. */
 uint32_t json_number_between(struct exprs *e, const struct json_bounds *b);
 

@@ -201,7 +201,7 @@ static uint32_t read_number(struct reader *r, const struct json *j, bool is_inte
         b.low = (int64_t)ceil(low) + (floor(low) == low && !b.with_low);
         b.high = (int64_t)floor(high) - (floor(high) == high && !b.with_high);
         return b.low > b.high ? refuse(r, ERR_INVALID, "no integer is between the bounds", "")
-                              : json_integer(r->e, b.low, b.high);
+                              : json_whole_number(r->e, b.low, b.high);
     }
     if (floor(low) != low || floor(high) != high)
         return refuse(r, ERR_UNSUPPORTED,
