@@ -2,13 +2,14 @@
  *
  * Layout of a file, all numbers little-endian: "GGUF"; u32 version; u64 number of tensors; u64
  * number of keys; keys: a string (u64 length, bytes), u32 type, the value; tensor infos: a string,
- * u32 number of dimensions, u64 for each, u32 type, u64 offset of the data; padding up to a multiple
- * of general.alignment; data. An array is u32 type of its elements, u64 number, elements. Offsets
- * count from the beginning of the data.
+ * u32 number of dimensions, u64 for each, u32 type, u64 offset of the data; padding up to a
+ * multiple of general.alignment; data. An array is u32 type of its elements, u64 number, elements.
+ * Offsets count from the beginning of the data.
  *
  * Every number of things is compared with the bytes that are left before memory is taken for them,
  * so the memory is bounded by a small multiple of the file's header. Keys and tensors are sorted by
- * name: duplicates then stand side by side, and a lookup is a binary search. */
+ * name: duplicates then stand side by side, and a lookup is a binary search. gguf_values.c reads
+ * values. */
 #include "base/gguf.h"
 
 #include <errno.h>
@@ -21,8 +22,8 @@
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/gguf_inner.h"
 #include "base/little_endian.h"
-#include "base/mapfile.h"
 
 #define VERSION_MIN 2
 #define VERSION_MAX 3
@@ -37,31 +38,6 @@
 #define KEY_BYTES_MIN (8 + 1 + 4 + 1)
 #define INFO_BYTES_MIN (8 + 1 + 4 + 8 + 4 + 8)
 #define PATH_BYTES_MAX 4096
-
-struct value {
-    const char *key;
-    enum gguf_type type;
-    const unsigned char *data; /* of a number */
-    const char *text;          /* of a string: a copy with a NUL behind */
-    size_t len;
-    struct gguf_array array;
-};
-
-struct part {
-    struct mapfile map;
-    char *path;
-    int fd; /* -1: not opened for reads yet */
-    struct arena arena;
-    struct value *values; /* sorted by key */
-    uint32_t n_values;
-};
-
-struct gguf {
-    struct part *parts;
-    uint32_t n_parts;
-    struct gguf_tensor *tensors; /* sorted by name, once all parts are read */
-    uint64_t n_tensors;
-};
 
 /* Bytes that are still to be read. */
 struct cursor {
@@ -81,20 +57,6 @@ static const struct gguf_code codes[] = {
     [26] = {"I32", 1, 4},        [27] = {"I64", 1, 8},        [28] = {"F64", 1, 8},
     [29] = {"IQ1_M", 256, 56},   [30] = {"BF16", 1, 2},       [34] = {"TQ1_0", 256, 54},
     [35] = {"TQ2_0", 256, 66},   [39] = {"MXFP4", 32, 17},
-};
-
-/* Bytes of a number or bool; 0: a string or an array. */
-static const uint32_t number_bytes[] = {
-    [GGUF_U8] = 1,  [GGUF_I8] = 1,  [GGUF_U16] = 2,  [GGUF_I16] = 2,    [GGUF_U32] = 4,
-    [GGUF_I32] = 4, [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_STRING] = 0, [GGUF_ARRAY] = 0,
-    [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
-};
-
-static const char *const type_names[] = {
-    [GGUF_U8] = "u8",   [GGUF_I8] = "i8",         [GGUF_U16] = "u16",     [GGUF_I16] = "i16",
-    [GGUF_U32] = "u32", [GGUF_I32] = "i32",       [GGUF_F32] = "f32",     [GGUF_BOOL] = "bool",
-    [GGUF_U64] = "u64", [GGUF_STRING] = "string", [GGUF_ARRAY] = "array", [GGUF_I64] = "i64",
-    [GGUF_F64] = "f64",
 };
 
 const struct gguf_code *gguf_code(uint32_t type)
@@ -204,7 +166,7 @@ static enum status take_array(struct cursor *c, struct arena *arena, struct gguf
 
     if (!take_u32(c, &type) || !take_u64(c, &a->n))
         return cut_short(why);
-    if (type >= ARRAY_SIZE(number_bytes))
+    if (type >= GGUF_N_TYPES)
         return buf_why(why, ERR_INVALID, "an array of type %u, which is unknown", type);
     if (type == GGUF_ARRAY)
         return buf_why(why, ERR_UNSUPPORTED, "an array of arrays is not supported");
@@ -212,13 +174,13 @@ static enum status take_array(struct cursor *c, struct arena *arena, struct gguf
     a->data = c->at;
     if (type == GGUF_STRING)
         return index_strings(c, arena, a, why);
-    if (a->n > c->left / number_bytes[type])
+    if (a->n > c->left / gguf_number_bytes[type])
         return cut_short(why);
-    (void)take(c, a->n * number_bytes[type], &end);
+    (void)take(c, a->n * gguf_number_bytes[type], &end);
     return OK;
 }
 
-static enum status take_value(struct cursor *c, struct arena *arena, struct value *v,
+static enum status take_value(struct cursor *c, struct arena *arena, struct gguf_value *v,
                               struct buf *why)
 {
     const unsigned char *text;
@@ -227,13 +189,13 @@ static enum status take_value(struct cursor *c, struct arena *arena, struct valu
 
     if (!take_u32(c, &type))
         return cut_short(why);
-    if (type >= ARRAY_SIZE(number_bytes))
+    if (type >= GGUF_N_TYPES)
         return buf_why(why, ERR_INVALID, "type %u is unknown", type);
     v->type = (enum gguf_type)type;
     if (type == GGUF_ARRAY)
         return take_array(c, arena, &v->array, why);
     if (type != GGUF_STRING) {
-        if (!take(c, number_bytes[type], &v->data))
+        if (!take(c, gguf_number_bytes[type], &v->data))
             return cut_short(why);
         return type == GGUF_BOOL && *v->data > 1
                    ? buf_why(why, ERR_INVALID, "a bool is %u", *v->data)
@@ -246,12 +208,7 @@ static enum status take_value(struct cursor *c, struct arena *arena, struct valu
     return v->text ? OK : buf_why(why, ERR_NOMEM, "out of memory");
 }
 
-static int compare_keys(const void *a, const void *b)
-{
-    return strcmp(((const struct value *)a)->key, ((const struct value *)b)->key);
-}
-
-static enum status read_keys(struct part *p, struct cursor *c, uint64_t n, struct buf *why)
+static enum status read_keys(struct gguf_part *p, struct cursor *c, uint64_t n, struct buf *why)
 {
     struct buf inner;
     enum status s = OK;
@@ -264,7 +221,7 @@ static enum status read_keys(struct part *p, struct cursor *c, uint64_t n, struc
         return buf_why(why, ERR_NOMEM, "out of memory");
     buf_init(&inner, BUF_WHY_MAX / 2);
     for (uint64_t i = 0; s == OK && i < n; i++) {
-        struct value *v = &p->values[i];
+        struct gguf_value *v = &p->values[i];
         s = take_name(c, &p->arena, "key", KEY_BYTES_MAX, &v->key, why);
         if (s == OK && (s = take_value(c, &p->arena, v, &inner)) != OK)
             buf_why(why, s, "key %s: %s", v->key, buf_str(&inner));
@@ -273,18 +230,11 @@ static enum status read_keys(struct part *p, struct cursor *c, uint64_t n, struc
     buf_fini(&inner);
     if (s != OK)
         return s;
-    qsort(p->values, n, sizeof *p->values, compare_keys);
+    qsort(p->values, n, sizeof *p->values, gguf_compare_keys);
     for (uint64_t i = 1; i < n; i++)
-        if (!compare_keys(&p->values[i - 1], &p->values[i]))
+        if (!gguf_compare_keys(&p->values[i - 1], &p->values[i]))
             return buf_why(why, ERR_INVALID, "key %s stands twice", p->values[i].key);
     return OK;
-}
-
-static const struct value *find_value(const struct part *p, const char *key)
-{
-    struct value want = {.key = key};
-
-    return p->n_values ? bsearch(&want, p->values, p->n_values, sizeof want, compare_keys) : NULL;
 }
 
 /* --- tensors --- */
@@ -309,7 +259,7 @@ static enum status measure(struct gguf_tensor *t, struct buf *why)
 }
 
 /* Read a tensor's info; `data` becomes an offset from the beginning of the data. */
-static enum status take_info(struct part *p, struct cursor *c, struct gguf_tensor *t,
+static enum status take_info(struct gguf_part *p, struct cursor *c, struct gguf_tensor *t,
                              uint64_t *offset, struct buf *why)
 {
     enum status s = take_name(c, &p->arena, "tensor", NAME_BYTES_MAX, &t->name, why);
@@ -360,9 +310,9 @@ static enum status check_places(struct gguf_tensor *t, uint64_t n, const unsigne
     return OK;
 }
 
-static enum status read_alignment(const struct part *p, uint64_t *out, struct buf *why)
+static enum status read_alignment(const struct gguf_part *p, uint64_t *out, struct buf *why)
 {
-    const struct value *v = find_value(p, "general.alignment");
+    const struct gguf_value *v = gguf_find_value(p, "general.alignment");
 
     *out = ALIGNMENT_DEFAULT;
     if (!v)
@@ -380,7 +330,7 @@ static enum status read_alignment(const struct part *p, uint64_t *out, struct bu
     return OK;
 }
 
-static enum status read_tensors(struct gguf *g, struct part *p, struct cursor *c, uint64_t n,
+static enum status read_tensors(struct gguf *g, struct gguf_part *p, struct cursor *c, uint64_t n,
                                 struct buf *why)
 {
     uint64_t alignment;
@@ -425,7 +375,7 @@ static enum status read_tensors(struct gguf *g, struct part *p, struct cursor *c
 
 /* --- files --- */
 
-static enum status read_part(struct gguf *g, struct part *p, struct buf *why)
+static enum status read_part(struct gguf *g, struct gguf_part *p, struct buf *why)
 {
     struct cursor c = {p->map.data, p->map.n_bytes};
     const unsigned char *magic;
@@ -450,7 +400,7 @@ static enum status read_part(struct gguf *g, struct part *p, struct buf *why)
 
 static enum status open_part(struct gguf *g, const char *path, struct buf *why)
 {
-    struct part *p = &g->parts[g->n_parts];
+    struct gguf_part *p = &g->parts[g->n_parts];
     struct buf inner;
     enum status s = mapfile_open(&p->map, path, why);
 
@@ -470,15 +420,12 @@ static enum status open_part(struct gguf *g, const char *path, struct buf *why)
     return s;
 }
 
-static enum status value_u64(const struct value *v, uint64_t min, uint64_t max, uint64_t *out,
-                             struct buf *why);
-
-static enum status part_u64(const struct part *p, const char *key, uint64_t max, uint64_t *out,
+static enum status part_u64(const struct gguf_part *p, const char *key, uint64_t max, uint64_t *out,
                             struct buf *why)
 {
-    const struct value *v = find_value(p, key);
+    const struct gguf_value *v = gguf_find_value(p, key);
 
-    return v ? value_u64(v, 0, max, out, why) : OK;
+    return v ? gguf_value_u64(v, 0, max, out, why) : OK;
 }
 
 /* Open parts 2 to n of a split model: PREFIX-00002-of-0000n.gguf. */
@@ -524,7 +471,7 @@ static enum status open_all(struct gguf *g, const char *path, struct buf *why)
                     "%s is file %u of a split model; open the first, whose name has -00001-of-",
                     path, (unsigned)no + 1);
     if (s == OK && n > 1) {
-        struct part *more = realloc(g->parts, n * sizeof *more);
+        struct gguf_part *more = realloc(g->parts, n * sizeof *more);
         if (!more)
             return buf_why(why, ERR_NOMEM, "out of memory");
         g->parts = more;
@@ -574,7 +521,7 @@ void gguf_close(struct gguf *g)
     if (!g)
         return;
     for (uint32_t i = 0; i < g->n_parts; i++) {
-        struct part *p = &g->parts[i];
+        struct gguf_part *p = &g->parts[i];
         if (p->fd >= 0)
             close(p->fd);
         free(p->values);
@@ -600,168 +547,6 @@ bool gguf_is(const char *path)
     return is;
 }
 
-/* --- values --- */
-
-static const struct value *find_key(const struct gguf *g, const char *key)
-{
-    return find_value(&g->parts[0], key);
-}
-
-bool gguf_has(const struct gguf *g, const char *key)
-{
-    return find_key(g, key) != NULL;
-}
-
-static enum status wrong_type(const struct value *v, const char *expected, struct buf *why)
-{
-    return buf_why(why, ERR_INVALID, "key %s: expected %s, found %s", v->key, expected,
-                   type_names[v->type]);
-}
-
-/* Read a whole number of any type. Returns false for other types. */
-static bool load_integer(enum gguf_type type, const unsigned char *p, int64_t *out, bool *is_huge)
-{
-    *is_huge = false;
-    switch (type) {
-    case GGUF_U8: *out = *p; return true;
-    case GGUF_I8: *out = (int8_t)*p; return true;
-    case GGUF_U16: *out = get_u16(p); return true;
-    case GGUF_I16: *out = (int16_t)get_u16(p); return true;
-    case GGUF_U32: *out = get_u32(p); return true;
-    case GGUF_I32: *out = (int32_t)get_u32(p); return true;
-    case GGUF_U64:
-        *is_huge = get_u64(p) > INT64_MAX;
-        *out = (int64_t)get_u64(p);
-        return true;
-    case GGUF_I64: *out = (int64_t)get_u64(p); return true;
-    default: return false;
-    }
-}
-
-static bool load_number(enum gguf_type type, const unsigned char *p, double *out)
-{
-    union {
-        uint32_t bits;
-        float value;
-    } f32;
-    union {
-        uint64_t bits;
-        double value;
-    } f64;
-    int64_t i;
-    bool is_huge;
-
-    if (type == GGUF_F32) {
-        f32.bits = get_u32(p);
-        *out = f32.value;
-    } else if (type == GGUF_F64) {
-        f64.bits = get_u64(p);
-        *out = f64.value;
-    } else if (load_integer(type, p, &i, &is_huge)) {
-        *out = is_huge ? (double)(uint64_t)i : (double)i;
-    } else {
-        return false;
-    }
-    return true;
-}
-
-static enum status value_u64(const struct value *v, uint64_t min, uint64_t max, uint64_t *out,
-                             struct buf *why)
-{
-    bool is_huge;
-    int64_t i;
-
-    if (!v->data || !load_integer(v->type, v->data, &i, &is_huge))
-        return wrong_type(v, "a whole number", why);
-    if ((i < 0 && !is_huge) || (uint64_t)i < min || (uint64_t)i > max)
-        return buf_why(why, ERR_INVALID, "key %s: expected a number from %llu to %llu", v->key,
-                       (unsigned long long)min, (unsigned long long)max);
-    *out = (uint64_t)i;
-    return OK;
-}
-
-enum status gguf_get_u64(const struct gguf *g, const char *key, uint64_t min, uint64_t max,
-                         uint64_t *out, struct buf *why)
-{
-    const struct value *v = find_key(g, key);
-
-    return v ? value_u64(v, min, max, out, why) : OK;
-}
-
-enum status gguf_get_f64(const struct gguf *g, const char *key, double *out, struct buf *why)
-{
-    const struct value *v = find_key(g, key);
-
-    if (v && (!v->data || !load_number(v->type, v->data, out)))
-        return wrong_type(v, "a number", why);
-    return OK;
-}
-
-enum status gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct buf *why)
-{
-    const struct value *v = find_key(g, key);
-
-    if (v && v->type != GGUF_BOOL)
-        return wrong_type(v, "a bool", why);
-    if (v)
-        *out = *v->data != 0;
-    return OK;
-}
-
-enum status gguf_get_str(const struct gguf *g, const char *key, const char **out, size_t *len,
-                         struct buf *why)
-{
-    const struct value *v = find_key(g, key);
-
-    if (!v)
-        return OK;
-    if (v->type != GGUF_STRING)
-        return wrong_type(v, "a string", why);
-    if (memchr(v->text, '\0', v->len))
-        return buf_why(why, ERR_INVALID, "key %s: the string has a NUL inside", key);
-    *out = v->text;
-    if (len)
-        *len = v->len;
-    return OK;
-}
-
-enum status gguf_get_array(const struct gguf *g, const char *key, struct gguf_array *out,
-                           struct buf *why)
-{
-    const struct value *v = find_key(g, key);
-
-    *out = (struct gguf_array){0};
-    if (v && v->type != GGUF_ARRAY)
-        return wrong_type(v, "an array", why);
-    if (v)
-        *out = v->array;
-    return OK;
-}
-
-const char *gguf_array_str(const struct gguf *g, const struct gguf_array *a, uint64_t i,
-                           size_t *len)
-{
-    (void)g;
-    if (a->type != GGUF_STRING || !a->places || i >= a->n)
-        return NULL;
-    const unsigned char *p = (const unsigned char *)a->data + a->places[i];
-    *len = get_u64(p);
-    return (const char *)p + 8;
-}
-
-double gguf_array_number(const struct gguf_array *a, uint64_t i)
-{
-    double v = 0;
-
-    if (i >= a->n || !a->data || a->type == GGUF_STRING)
-        return 0;
-    const unsigned char *p = (const unsigned char *)a->data + i * number_bytes[a->type];
-    if (a->type == GGUF_BOOL)
-        return *p != 0;
-    (void)load_number(a->type, p, &v);
-    return v;
-}
-
 /* --- tensors, for callers --- */
 
 uint64_t gguf_n_tensors(const struct gguf *g)
@@ -785,7 +570,7 @@ const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name)
 enum status gguf_file(struct gguf *g, const struct gguf_tensor *t, int *fd, uint64_t *offset,
                       struct buf *why)
 {
-    struct part *p = &g->parts[t->file];
+    struct gguf_part *p = &g->parts[t->file];
     struct stat found;
 
     if (p->fd < 0) {

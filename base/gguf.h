@@ -75,8 +75,8 @@ bool gguf_is(const char *path);
 
 bool gguf_has(const struct gguf *g, const char *key);
 /* Read a value that is a number of any integer type from min to max, a number of any type, a bool,
- * a string (NUL-terminated; len may be NULL; ERR_INVALID: a NUL inside). A key that is absent leaves
- * *out as it is; ERR_INVALID: a value of another type or outside of the limits, named. */
+ * a string (NUL-terminated; len may be NULL; ERR_INVALID: a NUL inside). A key that is absent
+ * leaves *out as it is; ERR_INVALID: a value of another type or outside of the limits, named. */
 NODISCARD enum status gguf_get_u64(const struct gguf *g, const char *key, uint64_t min,
                                    uint64_t max, uint64_t *out, struct buf *why);
 NODISCARD enum status gguf_get_f64(const struct gguf *g, const char *key, double *out,

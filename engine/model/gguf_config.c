@@ -27,6 +27,9 @@ static const struct gguf_architecture architectures[] = {
     {.name = "llama", .architecture = "LlamaForCausalLM", .pairs_side_by_side = true},
     {.name = "qwen2", .architecture = "Qwen2ForCausalLM"},
     {.name = "qwen3", .architecture = "Qwen3ForCausalLM"},
+    {.name = "qwen2moe", .architecture = "Qwen2MoeForCausalLM"},
+    {.name = "qwen3moe", .architecture = "Qwen3MoeForCausalLM", .norms_shares = true},
+    {.name = "olmoe", .architecture = "OlmoeForCausalLM"},
     {.name = "phi3", .architecture = "Phi3ForCausalLM"},
     {.name = "gemma2",
      .architecture = "Gemma2ForCausalLM",
@@ -263,7 +266,7 @@ static void add_shapes(struct gguf_members *m)
 {
     const struct gguf_tensor *embedding = gguf_find(m->g, "token_embd.weight");
     struct gguf_array tokens = {0};
-    uint64_t n_vocab = embedding ? embedding->shape[1] : 0, n_experts = 0;
+    uint64_t n_vocab = embedding ? embedding->shape[1] : 0;
 
     m->n_layers = copy_int(m, "block_count", "num_hidden_layers", 0);
     if (m->n_layers > N_LAYERS_MAX)
@@ -281,13 +284,29 @@ static void add_shapes(struct gguf_members *m)
         set_int(m, "vocab_size", tokens.n);
     else
         copy_int(m, "vocab_size", "vocab_size", n_vocab);
-    gguf_member_fail(
-        m, gguf_config_number(m->g, m->a, "expert_count", UINT32_MAX, &n_experts, m->why));
-    if (n_experts > 0)
+}
+
+/* llama is Mixtral, where it has experts. */
+static void add_experts(struct gguf_members *m)
+{
+    bool is_llama = !strcmp(m->a->name, "llama");
+    double scale = 1;
+    uint64_t n = copy_int(m, "expert_count", is_llama ? "num_local_experts" : "num_experts", 0);
+
+    if (n == 0)
+        return;
+    if (is_llama)
+        m->architecture = "MixtralForCausalLM";
+    else
+        set_bool(m, "norm_topk_prob", m->a->norms_shares);
+    copy_int(m, "expert_used_count", "num_experts_per_tok", 0);
+    copy_int(m, "expert_feed_forward_length", "moe_intermediate_size", 0);
+    copy_int(m, "expert_shared_feed_forward_length", "shared_expert_intermediate_size", 0);
+    gguf_member_fail(m, gguf_member_read(m, "expert_weights_scale", &scale));
+    if (scale != 1 && scale != 0)
         gguf_member_fail(m, buf_why(m->why, ERR_UNSUPPORTED,
-                                    "key %s.expert_count: mixtures of experts are not supported "
-                                    "in GGUF files",
-                                    m->a->name));
+                                    "key %s.expert_weights_scale %g is not supported", m->a->name,
+                                    scale));
 }
 
 static void add_norms_and_biases(struct gguf_members *m)
@@ -300,6 +319,8 @@ static void add_norms_and_biases(struct gguf_members *m)
     set_bool(m, "tie_word_embeddings", !has_tensor(m, "output.weight"));
     if (!strcmp(m->a->name, "stablelm"))
         set_bool(m, "use_qkv_bias", qkv);
+    else if (!strcmp(m->a->name, "qwen2moe"))
+        set_bool(m, "qkv_bias", qkv);
     else if (strcmp(m->a->name, "qwen2") != 0)
         set_bool(m, "attention_bias", qkv || all);
     set_bool(m, "mlp_bias", has_tensor(m, "blk.0.ffn_up.bias"));
@@ -348,7 +369,7 @@ static void add_windows(struct gguf_members *m)
         add_layer_types(m, 2);
     if (is_qwen)
         set_bool(m, "use_sliding_window", window > 0 && pattern);
-    if (window > 0 && !strcmp(m->a->name, "llama")) /* one that computes windows */
+    if (window > 0 && !strcmp(m->architecture, "LlamaForCausalLM")) /* one that computes windows */
         m->architecture = "MistralForCausalLM";
     if (window > 0 && (!strcmp(m->a->name, "olmo2") || !strcmp(m->a->name, "smollm3") ||
                        !strcmp(m->a->name, "granite") || !strcmp(m->a->name, "stablelm")))
@@ -496,6 +517,7 @@ enum status gguf_config_make(const struct gguf *g, struct json **config, struct 
     if (!m.config)
         return buf_why(why, ERR_NOMEM, "out of memory");
     add_shapes(&m);
+    add_experts(&m);
     add_norms_and_biases(&m);
     add_windows(&m);
     add_own(&m);

@@ -21,6 +21,7 @@ struct gguf_architecture {
     bool pairs_side_by_side;  /* the order of the rows of Q and K: gguf_blocks.h */
     bool norms_plus_one;      /* 1 was added to the weights of norms */
     bool four_norms;          /* ffn_norm is the norm before the feed-forward part alone */
+    bool norms_shares;        /* of experts: the shares of the chosen ones are made to sum to 1 */
 };
 
 /* Find the architecture of the file. ERR_UNSUPPORTED: names those that are known. */

@@ -11,14 +11,16 @@
 #include "engine/model/gguf_config.h"
 
 #define NAME_BYTES_MAX 160
+#define N_EXPERTS_MAX 4096
 
 struct gguf_tensors {
     struct gguf *file;
+    const struct gguf_architecture *architecture;
     struct arena names;
-    struct tensor *tensors;             /* sorted by name */
-    const struct gguf_tensor **sources; /* [n], in the order of `file` fields: tensor.file is an
-                                           index */
+    struct tensor *tensors;             /* [n], sorted by name */
+    const struct gguf_tensor **sources; /* [n]; tensor.file is an index */
     uint32_t n;
+    uint64_t n_max;
 };
 
 struct name {
@@ -41,6 +43,26 @@ static const struct name layer_names[] = {
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"}, /* without ffn_gate: mlp.gate_up_proj */
     {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+};
+
+/* Three dimensions, the last of which is the expert: one name for each. */
+static const struct name expert_names[] = {
+    {"ffn_gate_exps", "mlp.experts.%u.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.%u.up_proj"},
+    {"ffn_down_exps", "mlp.experts.%u.down_proj"},
+};
+
+/* The same and the router of Mixtral, whose architecture is llama. */
+static const struct name mixtral_names[] = {
+    {"ffn_gate_exps", "block_sparse_moe.experts.%u.w1"},
+    {"ffn_up_exps", "block_sparse_moe.experts.%u.w3"},
+    {"ffn_down_exps", "block_sparse_moe.experts.%u.w2"},
+    {"ffn_gate_inp", "block_sparse_moe.gate"},
 };
 
 static const struct name other_names[] = {
@@ -57,7 +79,19 @@ static const char *find_name(const struct name *names, size_t n, const char *tex
     return NULL;
 }
 
-/* Write the family's name of a tensor to out; false: families know no such tensor. */
+static const char *find_layer_name(const struct gguf_architecture *a, const char *part, size_t len)
+{
+    const char *ours = NULL;
+
+    if (!strcmp(a->name, "llama"))
+        ours = find_name(mixtral_names, ARRAY_SIZE(mixtral_names), part, len);
+    if (!ours)
+        ours = find_name(expert_names, ARRAY_SIZE(expert_names), part, len);
+    return ours ? ours : find_name(layer_names, ARRAY_SIZE(layer_names), part, len);
+}
+
+/* Write the family's name of a tensor to out, with %u for an expert's number; false: families know
+ * no such tensor. */
 static bool translate(const struct gguf *g, const struct gguf_architecture *a, const char *name,
                       char out[NAME_BYTES_MAX])
 {
@@ -73,9 +107,7 @@ static bool translate(const struct gguf *g, const struct gguf_architecture *a, c
         return ours && snprintf(out, NAME_BYTES_MAX, "%s%s", ours, suffix) < NAME_BYTES_MAX;
     }
     const char *part = name + n_prefix;
-    const char *ours = suffix > part ? find_name(layer_names, ARRAY_SIZE(layer_names), part,
-                                                 (size_t)(suffix - part))
-                                     : NULL;
+    const char *ours = suffix > part ? find_layer_name(a, part, (size_t)(suffix - part)) : NULL;
     if (!ours)
         return false;
     if (a->four_norms && !strncmp(part, "ffn_norm.", strlen("ffn_norm.")))
@@ -111,6 +143,11 @@ static enum status set_tensor(struct tensor *t, const struct gguf_tensor *from,
     t->n_dims = from->n_dims;
     for (uint32_t i = 0; i < from->n_dims; i++)
         t->shape[i] = from->shape[from->n_dims - 1 - i];
+    if (ends_with(t->name, ".shared_expert_gate.weight") && t->n_dims == 1) {
+        t->n_dims = 2; /* one row */
+        t->shape[1] = t->shape[0];
+        t->shape[0] = 1;
+    }
     t->data = from->data;
     t->n_bytes = from->n_bytes;
     if (from->code)
@@ -138,30 +175,90 @@ static int compare_tensors(const void *a, const void *b)
     return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
 }
 
-static enum status read_tensors(struct gguf_tensors *g, const struct gguf_architecture *a,
-                                struct buf *why)
+static bool is_of_experts(const char *name)
 {
-    uint64_t n = gguf_n_tensors(g->file), head_dim = 0;
-    char name[NAME_BYTES_MAX];
-    enum status s = gguf_head_dim(g->file, a, &head_dim, why);
+    return strstr(name, ".%u.") != NULL;
+}
 
+static enum status add_tensor(struct gguf_tensors *g, const struct gguf_tensor *from,
+                              const char *name, uint64_t head_dim, struct buf *why)
+{
+    struct tensor *t = &g->tensors[g->n];
+
+    ASSERT(g->n < g->n_max);
+    t->file = g->n;
+    t->name = arena_dup(&g->names, name, strlen(name));
+    if (!t->name)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    g->sources[g->n++] = from;
+    return set_tensor(t, from, g->architecture, head_dim, why);
+}
+
+/* Add each expert of a tensor under its own name. */
+static enum status add_experts(struct gguf_tensors *g, const struct gguf_tensor *from,
+                               const char *name, struct buf *why)
+{
+    const char *number = strstr(name, "%u");
+    struct gguf_tensor one = *from;
+    char full[NAME_BYTES_MAX + 16];
+    enum status s = OK;
+
+    one.n_dims = 2;
+    one.n_bytes = from->n_bytes / from->shape[2];
+    for (uint64_t e = 0; s == OK && e < from->shape[2]; e++) {
+        snprintf(full, sizeof full, "%.*s%u%s", (int)(number - name), name, (unsigned)e,
+                 number + 2);
+        one.data = (const unsigned char *)from->data + e * one.n_bytes;
+        s = add_tensor(g, &one, full, 0, why);
+        if (s == OK)
+            g->sources[g->n - 1] = from;
+    }
+    return s;
+}
+
+static enum status check_experts(const struct gguf_tensor *t, struct buf *why)
+{
+    if (t->n_dims != 3 || t->shape[2] > N_EXPERTS_MAX || !t->code)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "tensor %s: expected three dimensions, up to %d experts, and a type of " //
+                       GGUF_BLOCKS_SUPPORTED,
+                       t->name, N_EXPERTS_MAX);
+    return OK;
+}
+
+/* Count the tensors under the families' names, and take memory for them. */
+static enum status take_memory(struct gguf_tensors *g, struct buf *why)
+{
+    char name[NAME_BYTES_MAX];
+    enum status s = OK;
+
+    for (uint64_t i = 0; s == OK && i < gguf_n_tensors(g->file); i++) {
+        const struct gguf_tensor *t = gguf_tensor(g->file, i);
+        bool experts = translate(g->file, g->architecture, t->name, name) && is_of_experts(name);
+        s = experts ? check_experts(t, why) : OK;
+        g->n_max += experts ? t->shape[2] : 1;
+    }
     if (s != OK)
         return s;
-    g->tensors = calloc(n + 1, sizeof *g->tensors);
-    g->sources = calloc(n + 1, sizeof *g->sources);
-    if (!g->tensors || !g->sources)
-        return buf_why(why, ERR_NOMEM, "out of memory");
-    for (uint64_t i = 0; s == OK && i < n; i++) {
+    g->tensors = calloc(g->n_max + 1, sizeof *g->tensors);
+    g->sources = calloc(g->n_max + 1, sizeof *g->sources);
+    return g->tensors && g->sources ? OK : buf_why(why, ERR_NOMEM, "out of memory");
+}
+
+static enum status read_tensors(struct gguf_tensors *g, struct buf *why)
+{
+    uint64_t head_dim = 0;
+    char name[NAME_BYTES_MAX];
+    enum status s = gguf_head_dim(g->file, g->architecture, &head_dim, why);
+
+    if (s == OK)
+        s = take_memory(g, why);
+    for (uint64_t i = 0; s == OK && i < gguf_n_tensors(g->file); i++) {
         const struct gguf_tensor *from = gguf_tensor(g->file, i);
-        struct tensor *t = &g->tensors[g->n];
-        if (!translate(g->file, a, from->name, name))
+        if (!translate(g->file, g->architecture, from->name, name))
             continue;
-        t->file = g->n;
-        t->name = arena_dup(&g->names, name, strlen(name));
-        if (!t->name)
-            return buf_why(why, ERR_NOMEM, "out of memory");
-        g->sources[g->n++] = from;
-        s = set_tensor(t, from, a, head_dim, why);
+        s = is_of_experts(name) ? add_experts(g, from, name, why)
+                                : add_tensor(g, from, name, head_dim, why);
     }
     if (s != OK)
         return s;
@@ -177,7 +274,6 @@ static enum status read_tensors(struct gguf_tensors *g, const struct gguf_archit
 enum status gguf_tensors_open(struct gguf_tensors **out, const char *path, struct buf *why)
 {
     struct gguf_tensors *g = calloc(1, sizeof *g);
-    const struct gguf_architecture *a;
     struct buf inner;
 
     *out = NULL;
@@ -187,9 +283,9 @@ enum status gguf_tensors_open(struct gguf_tensors **out, const char *path, struc
     enum status s = gguf_open(&g->file, path, why);
     if (s == OK) {
         buf_init(&inner, BUF_WHY_MAX / 2);
-        s = gguf_architecture(g->file, &a, &inner);
+        s = gguf_architecture(g->file, &g->architecture, &inner);
         if (s == OK)
-            s = read_tensors(g, a, &inner);
+            s = read_tensors(g, &inner);
         if (s != OK)
             buf_why(why, s, "%s: %s", path, buf_str(&inner));
         buf_fini(&inner);
@@ -222,5 +318,10 @@ const struct tensor *gguf_tensors_find(const struct gguf_tensors *g, const char 
 enum status gguf_tensors_file(struct gguf_tensors *g, const struct tensor *t, int *fd,
                               uint64_t *offset, struct buf *why)
 {
-    return gguf_file(g->file, g->sources[t->file], fd, offset, why);
+    const struct gguf_tensor *from = g->sources[t->file];
+    enum status s = gguf_file(g->file, from, fd, offset, why);
+
+    if (s == OK) /* an expert lies behind the others */
+        *offset += (uint64_t)((const char *)t->data - (const char *)from->data);
+    return s;
 }

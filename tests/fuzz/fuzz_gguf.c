@@ -36,6 +36,11 @@ static const char *const names[] = {
     "model.layers.0.mlp.up_proj.weight",
     "model.layers.0.mlp.gate_up_proj.weight",
     "model.layers.0.mlp.down_proj.weight",
+    "model.layers.0.mlp.gate.weight",
+    "model.layers.0.mlp.experts.0.gate_proj.weight",
+    "model.layers.0.mlp.experts.1.down_proj.weight",
+    "model.layers.0.mlp.shared_expert_gate.weight",
+    "model.layers.0.block_sparse_moe.experts.1.w1.weight",
 };
 
 static volatile unsigned sum; /* so that reads are not left out */

@@ -33,7 +33,8 @@ ALIGNMENT = 32
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
                  "phi3": "phi3", "gemma2": "gemma2", "gemma3_text": "gemma3",
                  "smollm3": "smollm3", "olmo2": "olmo2", "granite": "granite",
-                 "stablelm": "stablelm"}
+                 "stablelm": "stablelm", "mixtral": "llama", "qwen2_moe": "qwen2moe",
+                 "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
 PAIRED = {"llama", "smollm3", "granite"}  # rotated pairs stand side by side
 GEMMAS = {"gemma2", "gemma3"}
 NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
@@ -42,7 +43,14 @@ NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up",
-         "mlp.down_proj": "ffn_down"}
+         "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+         "block_sparse_moe.gate": "ffn_gate_inp",
+         "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+         "mlp.shared_expert.up_proj": "ffn_up_shexp",
+         "mlp.shared_expert.down_proj": "ffn_down_shexp",
+         "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
+           "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -157,9 +165,20 @@ def own_keys(c: Config, arch: str) -> dict[str, object]:
     if arch == "stablelm":
         return {"use_parallel_residual": c["use_parallel_residual"],
                 "attention.layer_norm_epsilon": c["layer_norm_eps"]}
+    if c["model_type"] in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe"):
+        return expert_keys(c)
     caps = {name: c[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")
             if c.get(name)}
     return {"attention.layer_norm_rms_epsilon": c["rms_norm_eps"], **caps}
+
+
+def expert_keys(c: Config) -> dict[str, object]:
+    names = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
+             "expert_feed_forward_length": "moe_intermediate_size",
+             "expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+    if "num_local_experts" in c:
+        names["expert_count"] = "num_local_experts"
+    return {key: c[name] for key, name in names.items() if name in c}
 
 
 def metadata(c: Config, arch: str) -> dict[str, object]:
@@ -221,6 +240,29 @@ def stored(name: str, w: np.ndarray, c: Config, arch: str) -> np.ndarray:
     return w
 
 
+def expert_name(merged: str, e: int, arch: str) -> str:
+    """The name here of expert e of a merged tensor."""
+    _, layer, part = merged.split(".")
+    mixtral = arch == "llama"
+    names = [name for name, new in EXPERTS.items() if new == part and name[0] == "w"] if mixtral \
+        else [name for name, new in EXPERTS.items() if new == part and name[0] != "w"]
+    return (f"model.layers.{layer}.{'block_sparse_moe' if mixtral else 'mlp'}.experts.{e}."
+            f"{names[0]}.weight")
+
+
+def merge_experts(tensors: Tensors) -> list[tuple[str, str, np.ndarray]]:
+    """(name in GGUF without the suffix, or "", name here, array); one array for all experts."""
+    merged: dict[str, list[np.ndarray]] = {}
+    out = []
+    for name, w in tensors.items():
+        if ".experts." not in name:
+            out.append(("", name, w))
+            continue
+        layer, part = name.split(".")[2], name.split(".")[-2]
+        merged.setdefault(f"blk.{layer}.{EXPERTS[part]}", []).append(w)
+    return out + [(name, name + ".weight", np.stack(ws)) for name, ws in merged.items()]
+
+
 def kind_of(name: str, w: np.ndarray, kind: str, embedding: str) -> str:
     if w.ndim == 1:
         return "f32"
@@ -246,14 +288,17 @@ def make(folder: Path, path: Path, *, kind: str = "f32", embedding: str = "",
     arch = ARCHITECTURES[c["model_type"]]
     out, decoded = File(), Tensors()
     out.keys = {**metadata(c, arch), **tokenizer_keys(folder, c["vocab_size"])}
-    for name, w in load_weights(folder).items():
+    for merged, name, w in merge_experts(load_weights(folder)):
         as_stored = stored(name, w, c, arch)
         this_kind = kind_of(name, w, kind, embedding or kind)
-        out.add(gguf_name(name, arch), this_kind, as_stored)
+        out.add(merged + ".weight" if merged else gguf_name(name, arch), this_kind, as_stored)
         back = numpy_gguf.decode(out.tensors[-1][3], this_kind, as_stored.shape)
         if arch in PAIRED and is_q_or_k(name):
             back = unpair_rows(back, head_dim_of(c))
-        decoded[name] = w if w.ndim == 1 else back
+        if not merged:
+            decoded[name] = w if w.ndim == 1 else back
+        for e in range(len(w) if merged else 0):
+            decoded[expert_name(merged, e, arch)] = back[e]
     for name, factors in rope_tensors(c).items():
         out.add(name, "f32", factors)
     if exact:

@@ -258,6 +258,66 @@ static void divisors_of_rotary_pairs_divide_the_frequencies(void **state)
     assert_non_null(strstr(buf_str(&why), "tensor rope_freqs.weight: a factor is not finite"));
 }
 
+/* A phi3 file with factors for short and long contexts. */
+static void write_factors(struct gguf_file *f, float magnitude)
+{
+    begin_model(f, "phi3", 2);
+    architecture_key(f, "phi3", "rope.scaling.original_context_length", 2048);
+    gguf_file_key_f32(f, "phi3.rope.scaling.attn_factor", magnitude);
+    gguf_file_count_keys(f);
+    for (uint64_t i = 0; i < 2; i++) {
+        gguf_file_string(f, i ? "rope_factors_long.weight" : "rope_factors_short.weight");
+        gguf_file_u32(f, 1);
+        gguf_file_u64(f, N_PAIRS);
+        gguf_file_u32(f, 0);
+        gguf_file_u64(f, i * N_PAIRS * sizeof(float));
+    }
+    gguf_file_data(f, 32, 0);
+    for (int i = 0; i < 2 * N_PAIRS; i++) {
+        float v = i < N_PAIRS ? 1.1f : 4.0f;
+        gguf_file_add(f, &v, sizeof v);
+    }
+    gguf_file_write(f, path);
+}
+
+static void factors_of_longrope_keep_the_magnitude_of_the_file(void **state)
+{
+    double usual = sqrt(1 + log(2) / log(2048));
+    struct model_config m;
+    struct gguf_file f;
+
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        write_factors(&f, kind ? 1.25f : (float)usual);
+        if (model_config_load(&m, path, &why) != OK)
+            fail_msg("%s", buf_str(&why));
+        assert_int_equal(m.rope.kind, ROPE_LONG);
+        assert_int_equal(m.rope.original_max_pos, 2048);
+        assert_true(m.rope.magnitude == (kind ? 1.25 : usual));
+        assert_true(m.rope_factors[0][0] == 1.1 && m.rope_factors[1][N_PAIRS - 1] == 4);
+    }
+}
+
+static void yarn_keeps_its_settings(void **state)
+{
+    struct model_config m;
+    struct gguf_file f;
+
+    (void)state;
+    begin_model(&f, "qwen2", 0);
+    gguf_file_key_string(&f, "qwen2.rope.scaling.type", "yarn");
+    gguf_file_key_f32(&f, "qwen2.rope.scaling.factor", 4);
+    architecture_key(&f, "qwen2", "rope.scaling.original_context_length", 1024);
+    gguf_file_key_f32(&f, "qwen2.rope.scaling.yarn_attn_factor", 1.3f);
+    gguf_file_key_f32(&f, "qwen2.rope.scaling.yarn_beta_fast", 16);
+    gguf_file_key_f32(&f, "qwen2.rope.scaling.yarn_beta_slow", 2);
+    load(&f, &m);
+    assert_int_equal(m.rope.kind, ROPE_YARN);
+    assert_int_equal(m.rope.original_max_pos, 1024);
+    assert_true(m.rope.factor == 4 && m.rope.magnitude == 1.3);
+    assert_true(m.rope.beta_fast == 16 && m.rope.beta_slow == 2);
+}
+
 static void rotated_dimensions_may_be_a_part_of_a_head(void **state)
 {
     struct model_config m;
@@ -284,6 +344,8 @@ int main(void)
         cmocka_unit_test(windows_are_in_the_layers_that_the_architecture_says),
         cmocka_unit_test(numbers_per_layer_must_be_equal),
         cmocka_unit_test(divisors_of_rotary_pairs_divide_the_frequencies),
+        cmocka_unit_test(factors_of_longrope_keep_the_magnitude_of_the_file),
+        cmocka_unit_test(yarn_keeps_its_settings),
         cmocka_unit_test(rotated_dimensions_may_be_a_part_of_a_head),
     };
 
