@@ -122,6 +122,7 @@ struct config {
     uint64_t documents_bytes;
     char *documents_path;  /* empty: in cache_dir; "none": no documents */
     char *embedding_model; /* empty: none */
+    char *served_embedding_model_name; /* empty: the name given to --embedding-model */
     /* logs */
     char *log_level;
     char *log_format;

@@ -19,6 +19,7 @@
 #include "server/api/unknown_fields.h"
 
 struct auth;
+struct embeddings;
 struct http_server;
 struct library;
 struct preambles;
@@ -39,6 +40,7 @@ struct server {
     uint32_t n_model_names;
     struct preambles *preambles; /* the operator's; NULL: none. Borrowed: set by main */
     struct library *library;     /* documents; NULL: off. Borrowed: set by main */
+    struct embeddings *embeddings; /* NULL: no --embedding-model. Borrowed: set by main */
     struct publisher *kv_events; /* NULL: none. Borrowed: set by main */
     struct auth *auth;
     struct tally *tally;               /* counters of the HTTP side */
