@@ -52,7 +52,7 @@ NODISCARD enum status embedder_open(struct embedder **out, const struct embedder
                                     struct buf *why);
 void embedder_close(struct embedder *e); /* NULL is fine */
 uint32_t embedder_dim(const struct embedder *e);
-const char *embedder_name(const struct embedder *e); /* last part of the model's path */
+const char *embedder_name(const struct embedder *e);    /* last part of the model's path */
 uint32_t embedder_max_tokens(const struct embedder *e); /* of a text */
 uint32_t embedder_n_vocab(const struct embedder *e);
 /* Embed a text, cut where it is too long: out [dim]. *n_tokens (may be NULL): tokens computed. */

@@ -87,7 +87,8 @@ static enum status write_input(struct embedding_call *c, struct writer *w, uint3
     tally_add(c->srv->tally, TALLY_EMBEDDED_INPUTS, 1);
     tally_add(c->srv->tally, TALLY_EMBEDDED_TOKENS, n);
     atomic_fetch_add(&c->tenant->n_prompt_tokens, n);
-    return w->status == OK ? OK : buf_why(&c->why, w->status, "the answer does not fit into memory");
+    return w->status == OK ? OK
+                           : buf_why(&c->why, w->status, "the answer does not fit into memory");
 }
 
 static enum status compute(struct embedding_call *c, float *v)

@@ -13,14 +13,9 @@
 #define TYPE_NAMES "query|document"
 #define NAME_BYTES 32
 
-static const char *const fields[] = {"input",
-                                     "model",
-                                     "encoding_format",
-                                     "dimensions",
-                                     "user",
-                                     "input_type",
-                                     "truncate_prompt_tokens",
-                                     "add_special_tokens"};
+static const char *const fields[] = {
+    "input", "model",      "encoding_format",        "dimensions",
+    "user",  "input_type", "truncate_prompt_tokens", "add_special_tokens"};
 
 /* What holds for all inputs of a request. */
 struct reading {
@@ -116,8 +111,8 @@ static enum status read_text(struct reading *g, const struct json *v, const char
     if (len == 0)
         return buf_why(g->why, ERR_INVALID, "%s: must not be empty", name);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = embedder_tokenize(g->embedder, g->role, text, len, g->add_special, &g->scratch,
-                                      &inner);
+    enum status s =
+        embedder_tokenize(g->embedder, g->role, text, len, g->add_special, &g->scratch, &inner);
     if (s != OK)
         buf_why(g->why, s, "%s: %s", name, buf_str(&inner));
     buf_fini(&inner);

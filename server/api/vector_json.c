@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FLOAT_DIGITS 9   /* enough to tell any two floats apart */
+#define FLOAT_DIGITS 9 /* enough to tell any two floats apart */
 #define NUMBER_BYTES 24
 #define GROUP_FLOATS 192 /* 768 bytes, a multiple of 3: no padding between groups */
 #define GROUP_BYTES (GROUP_FLOATS * 4)
