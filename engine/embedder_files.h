@@ -2,7 +2,8 @@
  *
  *     modules.json                         what comes behind the model: pooling, normalization
  *     1_Pooling/config.json                which hidden states make the vector
- *     sentence_bert_config.json            the longest text
+ *     sentence_bert_config.json            the longest text, else:
+ *     tokenizer_config.json                model_max_length
  *     config_sentence_transformers.json    what is put in front of queries and documents
  *
  * Each of them may be missing.

@@ -79,7 +79,7 @@ static void count_files(struct inspection *i)
         closedir(d);
 }
 
-/* What config.json says of a model, also of one that is refused. */
+/* Read what config.json says of a model, also of one that is refused. */
 static void read_names(struct inspection *i)
 {
     char path[2 * sizeof i->path];
@@ -188,6 +188,9 @@ static uint64_t step_bytes(const struct inspect_config *c, const struct inspecti
                            struct device *device)
 {
     uint32_t n_pos = i->contexts[i->n_contexts - 1];
+
+    if (i->model.family->is_encoder)
+        return 0; /* the activations of a few texts */
     struct forward_config f = {.group = device_group_of(device),
                                .model = &i->model,
                                .n_rows_max = c->max_batched_tokens,
@@ -235,7 +238,7 @@ static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dty
 {
     uint64_t taken = m->weight_bytes + m->buffer_bytes;
 
-    m->kv_token_bytes = kv_token_bytes(&i->model, kv);
+    m->kv_token_bytes = i->is_embedding ? 0 : kv_token_bytes(&i->model, kv);
     for (uint32_t k = 0; k < i->n_contexts; k++)
         m->total_bytes[k] = taken + (uint64_t)m->kv_token_bytes * BLOCK_ROUND(i->contexts[k]);
     if (i->n_free_bytes > taken && m->kv_token_bytes)
@@ -300,7 +303,7 @@ static enum status open_device(struct device **out, const struct inspect_config 
     return s == OK ? device_open(out, &d, why) : s;
 }
 
-/* What only a model with a valid config and valid files has. */
+/* Weigh a model, whose config and files are valid. */
 static enum status weigh(struct inspection *i, const struct inspect_config *c, struct buf *why)
 {
     struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "auto"};
@@ -315,6 +318,7 @@ static enum status weigh(struct inspection *i, const struct inspect_config *c, s
         w = (struct weights_config){
             .model = &i->model, .dir = i->path, .dtype = i->model.stored_dtype};
     }
+    w.no_output = i->is_embedding;
     choose_contexts(i);
     model_set_context(&i->model, i->model.max_pos);
     s = open_device(&device, c, &w, why);
@@ -322,7 +326,8 @@ static enum status weigh(struct inspection *i, const struct inspect_config *c, s
         w.device = device;
         i->device = device_is_host(device) ? "this machine" : "the GPU";
         read_memory(i, device);
-        list_kv(i, device, w.dtype);
+        if (!i->is_embedding)
+            list_kv(i, device, w.dtype);
         buf_reset(&inner);
         enum status measured = measure(i, &w, step_bytes(c, i, device), &inner);
         if (measured == ERR_NOMEM)
@@ -355,6 +360,8 @@ enum status inspect_model(struct inspection *out, const struct inspect_config *c
     else if (!out->architecture[0])
         snprintf(out->architecture, sizeof out->architecture, "%s",
                  out->model.family->architectures[0]);
+    out->is_embedding = out->is_readable &&
+                        (out->model.family->is_encoder || ends_with(out->architecture, "Model"));
     buf_reset(&inner);
     if (checkpoint_open(&out->file, out->path, &inner) != OK) {
         add_reason(out, buf_str(&inner));

@@ -48,7 +48,8 @@ struct inspection {
     uint64_t n_file_bytes;
     bool has_pickles; /* weights in a format that executes code */
 
-    bool is_readable; /* the config was read: `model` is valid */
+    bool is_readable;  /* the config was read: `model` is valid */
+    bool is_embedding; /* an encoder, or a decoder without output layer: for embeddings only */
     struct model_config model;
     bool is_measured; /* `weights` and `memories` are valid */
     struct weights_measure weights;

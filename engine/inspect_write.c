@@ -59,7 +59,10 @@ static void put_shape(struct writer *w, const struct inspection *i)
 {
     const struct model_config *m = &i->model;
 
-    put(w, "  layers         %u, width %u, feed-forward %u\n", m->n_layers, m->dim, m->ffn_dim);
+    put(w, "  layers         %u, width %u, feed-forward %u\n", m->n_layers, m->dim,
+        m->n_experts ? m->expert_dim : m->ffn_dim);
+    if (m->n_experts)
+        put(w, "  experts        %u, of which %u compute a token\n", m->n_experts, m->n_chosen);
     put(w, "  attention      %u heads, %u KV heads, head size %u", m->n_heads, m->n_kv_heads,
         m->head_dim);
     if (m->window)
@@ -92,14 +95,29 @@ static void put_text(struct writer *w, const struct inspection *i)
     if (!i->has_tokenizer)
         return;
     put(w, "  tokenizer      %s, %u tokens\n", i->tokenizer, i->n_tokens);
-    put(w, "  chat template  %s\n",
-        i->has_chat_template ? "yes" : "none: for chats, give the server a file with one");
+    if (!i->is_embedding)
+        put(w, "  chat template  %s\n",
+            i->has_chat_template ? "yes" : "none: for chats, give the server a file with one");
+}
+
+/* An embedding model keeps no KV, and a server does not quantize it. */
+static void put_embedding_memory(struct writer *w, const struct inspection *i)
+{
+    char text[SIZE_BYTES];
+
+    put(w, "\n  weights take   %s\n", size_text(i->memories[0].weight_bytes, text));
+    put(w, "  free now in %s: %s", i->device, size_text(i->n_free_bytes, text));
+    put(w, " of %s\n", size_text(i->n_total_bytes, text));
 }
 
 static void put_memories(struct writer *w, const struct inspection *i)
 {
     char text[SIZE_BYTES];
 
+    if (i->is_embedding) {
+        put_embedding_memory(w, i);
+        return;
+    }
     put(w, "\n  memory of a server, with the KV of so many tokens\n  %-26s%10s%10s", "", "weights",
         "buffers");
     for (uint32_t k = 0; k < i->n_contexts; k++)
@@ -149,9 +167,10 @@ enum status inspect_write(const struct inspection *i, struct buf *out)
     if (i->is_measured)
         put_memories(&w, i);
     put(&w, "\n  %s\n",
-        i->n_reasons ? "A server refuses this model:"
-                     : "A server can load this "
-                       "model.");
+        i->n_reasons      ? "A server refuses this model:"
+        : i->is_embedding ? "A server can load this model as its embedding model only: it has no "
+                            "output layer."
+                          : "A server can load this model.");
     for (uint32_t k = 0; k < i->n_reasons; k++)
         put(&w, "  - %s\n", i->reasons[k]);
     if (i->n_more)
@@ -182,6 +201,8 @@ static void put_json_model(struct writer *w, const struct inspection *i)
         m->n_vocab);
     if (m->window)
         put(w, ",\"window\":%u", m->window);
+    if (m->n_experts)
+        put(w, ",\"experts\":%u,\"chosen_experts\":%u", m->n_experts, m->n_chosen);
 }
 
 static void put_json_memory(struct writer *w, const struct inspection *i,
@@ -203,6 +224,7 @@ static void put_json_memory(struct writer *w, const struct inspection *i,
 
 static void put_json_measured(struct writer *w, const struct inspection *i)
 {
+    put(w, ",\"use\":\"%s\"", i->is_embedding ? "embeddings" : "text");
     put(w, ",\"parameters\":%" PRIu64 ",\"active_parameters\":%.0f,\"stored\":[",
         i->weights.n_params, is_mixture(i) ? i->weights.n_active : (double)i->weights.n_params);
     for (uint32_t k = 0; k < i->weights.n_codes; k++) {

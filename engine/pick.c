@@ -18,10 +18,9 @@
 #define SCORE_ROWS_MAX 64
 
 /* *top: the place of the token's alternatives. */
-static struct sampler_row row_of(const struct engine *e, const struct pick_row *at,
-                                 struct out_top **top)
+static struct sampler_row row_of(struct engine *e, const struct pick_row *at, struct out_top **top)
 {
-    const struct sequence *q = &e->lineup.seqs[at->slot];
+    struct sequence *q = &e->lineup.seqs[at->slot];
     const struct request *r = q->req;
     uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
     struct sampler_row row = {
@@ -29,7 +28,7 @@ static struct sampler_row row_of(const struct engine *e, const struct pick_row *
 
     if (at->pos == PICK_NEXT) {
         *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
-        row.mask = stop_watch_mask(&q->stop, n_out);
+        row.mask = form_mask(&q->form, stop_watch_mask(&q->stop, n_out));
     } else {
         size_t next = (size_t)at->pos + 1;
         *top = r->prompt_top ? r->prompt_top + next * r->sampling.n_logprobs : NULL;

@@ -129,6 +129,7 @@ static enum status alloc_outputs(struct request *r, uint32_t n_ids, uint32_t n_o
 
 static void free_request(struct request *r)
 {
+    grammar_unref(r->grammar);
     free(r->ids);
     free(r->out);
     free(r->out_top);

@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
+#include "engine/grammar/grammar.h"
 #include "engine/run/sampling.h"
 #include "engine/sched/scheduler.h"
 #include "engine/stopping.h"
@@ -54,6 +55,7 @@ struct request {
     uint64_t cache_bytes_max;      /* of all KV that requests of this tenant hold; 0: no bound */
     struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending */
     uint32_t n_breaks;
+    struct grammar *grammar; /* the form of the answer, a reference; NULL: any text */
     bool text_continues;     /* generated text continues the prompt (completions) */
     void (*wake)(void *arg); /* called by the engine thread after it published tokens or the
                                    end, at most once until request_poll(); must not block */

@@ -17,6 +17,7 @@
 #define TARN_ENGINE_SEQUENCE_H
 
 #include "cache/cache.h"
+#include "engine/form.h"
 #include "engine/request.h"
 #include "engine/run/sampler.h"
 #include "engine/sched/estimate.h"
@@ -34,6 +35,7 @@ struct sequence {
     struct request *req;
     uint32_t live_at; /* index in engine.live_slots */
     struct stop_watch stop;
+    struct form form;
     struct sampler_state sampler;
     uint64_t t_last_token;
     struct estimate estimate;

@@ -136,6 +136,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
         note_answer(e, slot);
     sampler_state_fini(&q->sampler);
     stop_watch_fini(&q->stop);
+    form_close(&q->form);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
     e->live_slots[q->live_at] = last;
     e->lineup.seqs[last].live_at = q->live_at;
@@ -178,6 +179,8 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
                            r->stopping.max_tokens);
     if (s == OK)
         s = stop_watch_init(&q->stop, &r->stopping, &model, r->text_continues);
+    if (s == OK)
+        s = form_open(&q->form, r->grammar, &q->stop.model, r->text_continues);
     if (s != OK) {
         stop_watch_fini(&q->stop);
         sampler_state_fini(&q->sampler);
@@ -363,9 +366,12 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     if (r->class == SCHED_USUAL)
         count_token(e, q, n_out, now);
     q->t_last_token = now;
+    enum status form = form_feed(&q->form, token.id);
     enum status s = stop_watch_feed(&q->stop, n_out, token.id);
     publish_token(r, &q->stop.now, n_out + 1);
-    if (s != OK)
+    if (form != OK)
+        fail_sequence(e, slot, form, form_error(form));
+    else if (s != OK)
         fail_sequence(e, slot, s, "out of memory for this request's text");
     else if (q->stop.now.finish != FINISH_NONE)
         end_sequence(e, slot, q->stop.now.finish);

@@ -11,6 +11,7 @@
 #include "server/api/route.h"
 #include "server/api/router.h"
 #include "server/api/search.h"
+#include "server/api/structured.h"
 #include "server/api/tally.h"
 
 /* A lookup of cached documents takes some 10 ms; a call that waits for long has lost its client. */
@@ -76,6 +77,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
         s = tally_create(&srv->tally, route_n(), route_name);
     if (s == OK)
         s = router_flows_create(&srv->router_flows);
+    if (s == OK)
+        s = structured_create(&srv->structured, srv->tokenizer, srv->info->n_vocab);
     if (s != OK)
         server_fini(srv);
     return s;
@@ -91,6 +94,7 @@ void server_fini(struct server *srv)
     tally_destroy(srv->tally);
     srv->tally = NULL;
     router_flows_destroy(srv->router_flows);
+    structured_destroy(srv->structured);
     srv->router_flows = NULL;
     span_marks_destroy(srv->span_marks);
     srv->span_marks = NULL;

@@ -46,6 +46,7 @@ struct server {
     int64_t created_s;
     uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];
+    struct structured *structured;  /* forms of answers; locks itself */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;
 };

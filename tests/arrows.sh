@@ -31,6 +31,7 @@ arrows_table() {
 ^engine/text/jinja/  ^base/|^engine/text/jinja/|^engine/text/ranges\.h$
 ^engine/text/tokenizer/  ^base/|^engine/text/tokenizer/|^engine/text/ranges\.h$
 ^engine/text/      ^base/|^engine/text/
+^engine/grammar/   ^base/|^engine/grammar/|^engine/text/tokenizer/tokenizer\.h$
 ^engine/sched/     ^base/|^engine/sched/
 ^engine/retrieval/  ^base/|^engine/retrieval/
 ^engine/model/     ^base/|^engine/model/|^kernels/(ops|params|device|pack)\.h$

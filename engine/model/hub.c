@@ -329,7 +329,7 @@ enum status hub_resolve(const char *name, struct buf *path, struct buf *why)
 {
     struct hub_name h;
 
-    /* What exists under that path takes precedence over a model in the cache. */
+    /* A file or directory of that name takes precedence over a model in the cache. */
     if (is_directory(name))
         return resolve_directory(name, "", path, why);
     if (is_file(name) && ends_with(name, GGUF))

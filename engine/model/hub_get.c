@@ -1,7 +1,6 @@
 #include "engine/model/hub_get.h"
 
 #include <ctype.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,7 +148,7 @@ void hub_close(struct hub *h)
     explicit_bzero(h, sizeof *h);
 }
 
-enum status hub_write_url(struct buf *url, const char *text, int keep_slash)
+enum status hub_write_url(struct buf *url, const char *text, bool keep_slash)
 {
     enum status s = OK;
 

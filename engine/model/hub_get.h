@@ -14,6 +14,7 @@
 #define TARN_ENGINE_MODEL_HUB_GET_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -30,7 +31,7 @@ struct hub {
     struct http_loop *loop;
 };
 
-/* What takes the bytes of an answer. */
+/* The taker of the bytes of an answer. */
 struct hub_sink {
     uint64_t n_wanted; /* whole size; UINT64_MAX: not known */
     uint64_t n_max;
@@ -53,14 +54,8 @@ void hub_close(struct hub *h);
  * growing pauses or those of Retry-After. */
 NODISCARD enum status hub_get(struct hub *h, const char *path, const char *what,
                               const struct hub_sink *sink, struct buf *why);
-/* Whether the environment has a token for this hub. */
-static inline int hub_has_token(const struct hub *h)
-{
-    return h->token[0] != '\0';
-}
-
 /* Append a path or a part of one to a URL, with %XX for all but letters, digits, "-._~" and,
  * with keep_slash, "/". */
-NODISCARD enum status hub_write_url(struct buf *url, const char *text, int keep_slash);
+NODISCARD enum status hub_write_url(struct buf *url, const char *text, bool keep_slash);
 
 #endif

@@ -470,6 +470,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
     r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
     r->text_continues = call->kind == PARAMS_COMPLETION;
+    r->grammar = call->params.grammar ? grammar_ref(call->params.grammar) : NULL;
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);
     c->index = c->place = call->n_choices++;

@@ -11,6 +11,7 @@
 #include "server/api/retention.h"
 #include "server/events/publisher.h"
 #include "server/server.h"
+#include "server/api/structured.h"
 
 #define CACHE_SALT_BYTES_MAX (PUBLISHER_SALT_BYTES - 1)
 
@@ -81,6 +82,14 @@ static const struct field fields[] = {
     {"retrieval", FINE, NULL},
     {"citations", FINE, NULL},
     {"parse_special", FINE, NULL},
+    {"response_format", FINE, NULL},
+    {"structured_outputs", FINE, NULL},
+    {"guided_json", FINE, NULL},
+    {"guided_regex", FINE, NULL},
+    {"guided_choice", FINE, NULL},
+    {"guided_grammar", FINE, NULL},
+    {"json_schema", FINE, NULL},
+    {"grammar", FINE, NULL},
     {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
     /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable
@@ -101,20 +110,12 @@ static const struct field fields[] = {
     {"tool_choice", NOT_OTHER, "none"},
     {"functions", NOT_SET, NULL},
     {"function_call", NOT_OTHER, "none"},
-    {"response_format", NOT_OTHER, "text"},
     {"modalities", NOT_OTHER, "text"},
     {"audio", NOT_SET, NULL},
     {"moderation", NOT_SET, NULL},
     {"web_search_options", NOT_SET, NULL},
     {"suffix", NOT_SET, NULL},
     {"prompt_logprobs", NOT_SET, NULL},
-    {"guided_json", NOT_SET, NULL},
-    {"guided_regex", NOT_SET, NULL},
-    {"guided_choice", NOT_SET, NULL},
-    {"guided_grammar", NOT_SET, NULL},
-    {"structured_outputs", NOT_SET, NULL},
-    {"grammar", NOT_SET, NULL},
-    {"json_schema", NOT_SET, NULL},
     {"bad_words", NOT_SET, NULL},
     {"allowed_token_ids", NOT_SET, NULL},
     {"use_beam_search", NOT_SET, NULL},
@@ -612,6 +613,18 @@ static enum status parse_flags(struct params *p, const struct json *body, enum p
     return s;
 }
 
+static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
+                              struct buf *why)
+{
+    enum status s = structured_read(srv->structured, body, &p->grammar, why);
+
+    if (s == OK && p->grammar && p->stopping.ignore_eos)
+        s = buf_why(why, ERR_INVALID,
+                    "ignore_eos: an answer of a given form ends where the form does; leave one of "
+                    "them out");
+    return s;
+}
+
 enum status params_parse(struct params *p, const struct server *srv, const struct json *body,
                          enum params_kind kind, struct buf *why)
 {
@@ -639,11 +652,15 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
         s = parse_targets(p, srv, body, why);
     if (s == OK)
         s = parse_retention(p, body, why);
-    return s == OK ? parse_flags(p, body, kind, why) : s;
+    if (s == OK)
+        s = parse_flags(p, body, kind, why);
+    return s == OK ? parse_form(p, srv, body, why) : s;
 }
 
 void params_fini(struct params *p)
 {
     free(p->logit_bias);
     p->logit_bias = NULL;
+    grammar_unref(p->grammar);
+    p->grammar = NULL;
 }

@@ -628,9 +628,27 @@ static void full_sizes_match_reference(void **state)
     cuda_test_free_all(w.d);
 }
 
+static void attention_to_all_keys_is_refused(void **state)
+{
+    struct attention_params p = {
+        .n_seqs = 1,
+        .n_rows = 1,
+        .n_heads = 1,
+        .bidirectional = 1,
+        .pool = {.layout = kv_layout_of(DTYPE_F32), .n_kv_heads = 1, .head_dim = 8}};
+    static struct world w;
+
+    (void)state;
+    open_world(&w, &(struct shape){.dtype = DTYPE_F32, .dim = 8, .n_heads = 1, .n_kv_heads = 1}, 1,
+               1);
+    assert_int_equal(device_ops(w.d)->attention(w.d, NULL, &p), ERR_UNSUPPORTED);
+    cuda_test_free_all(w.d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_to_all_keys_is_refused),
         cmocka_unit_test(shapes_match_reference),
         cmocka_unit_test(plain_shapes_match_reference),
         cmocka_unit_test(context_lengths_match_reference),

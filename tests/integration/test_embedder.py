@@ -111,10 +111,29 @@ class Embedder(unittest.TestCase):
     def test_last_pooling_is_read_from_the_file(self) -> None:
         write_pooling(self.model, "pooling_mode_lasttoken")
         write_json(self.model / "modules.json", [
-            {"idx": i, "name": str(i), "path": "", "type": f"sentence_transformers.models.{t}"}
-            for i, t in enumerate(["Transformer", "Pooling", "Normalize"])])
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{t}"}
+            for i, (t, path) in enumerate([("Transformer", ""), ("Pooling", "1_Pooling"),
+                                           ("Normalize", "2_Normalize")])])
         e = self.embed()
         self.near(e.vector, expected(self.model, e.ids, mean=False))
+
+    def test_pooling_is_read_from_files_of_sentence_transformers_6(self) -> None:
+        file = self.model / "1_Pooling" / "config.json"
+        for new, old in (("mean", "pooling_mode_mean_tokens"),
+                         ("lasttoken", "pooling_mode_lasttoken")):
+            write_pooling(self.model, old)
+            raw = self.embed().raw
+            write_json(file, {"embedding_dimension": 64, "pooling_mode": new,
+                              "include_prompt": True})
+            self.assertEqual(self.embed().raw, raw)
+        for value, words in (("cls", "pooling_mode_cls_token is not supported for a decoder"),
+                             ("max", "pooling_mode_max_tokens is not supported"),
+                             ("none", "this pooling_mode is not supported"),
+                             (["mean", "cls"], "pooling_mode"), (3, "pooling_mode")):
+            write_json(file, {"pooling_mode": value})
+            self.refused(words)
+        write_json(file, {"pooling_mode": "mean", "embedding_dimension": 65})
+        self.refused("embedding_dimension")
 
     def test_threads_and_steps_change_no_bit(self) -> None:
         for mode in ("pooling_mode_lasttoken", "pooling_mode_mean_tokens"):
@@ -187,6 +206,13 @@ class Embedder(unittest.TestCase):
         self.assertEqual(self.embed().n_tokens, 30)
         write_json(file, {"max_seq_length": 100000})
         self.assertGreater(self.embed().n_tokens, 300)
+        tokenizer = self.model / "tokenizer_config.json"
+        whole = json.loads(tokenizer.read_text())
+        write_json(file, {"max_seq_length": None})
+        for length, n in ((40, 40), (10 ** 30, None), (0, None)):
+            write_json(tokenizer, {**whole, "model_max_length": length})
+            self.assertEqual(self.embed().n_tokens, n or self.embed().n_tokens)
+            self.assertGreater(self.embed().n_tokens, 300 if n is None else 39)
         for value, words in ((0, "max_seq_length"), ("x", "max_seq_length")):
             write_json(file, {"max_seq_length": value})
             self.refused(words)
@@ -215,7 +241,11 @@ class Embedder(unittest.TestCase):
         file = self.model / "modules.json"
         write_json(file, [{"type": "sentence_transformers.models.Dense"}])
         self.refused("module sentence_transformers.models.Dense is not supported")
+        for name, path in (("Transformer", "0_Transformer"), ("Pooling", "2_Pooling")):
+            write_json(file, [{"type": f"sentence_transformers.models.{name}", "path": path}])
+            self.refused(f'path "{path}" of {name} is not supported')
         for value, words in (({}, "expected an array"), ([{"type": 1}], "modules.json: type"),
+                             ([{"type": "a.Pooling", "path": 1}], "path"),
                              (["x"], "modules.json: type")):
             write_json(file, value)
             self.refused(words)

@@ -216,23 +216,22 @@ def check_refusals(folder: Path) -> bool:
         refuse(folder, "tensor blk.0.attn_v.weight has type IQ4_NL", {}, type=True)])
 
 
-PEAK = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
+# A process counts what its parent had when it was started, so the parent must be small.
+PEAK = """import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
+                     file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss * 1024 if status == 0 else sys.maxsize)"""
 
 
 def peak_bytes(path: Path) -> int:
-    """The most memory that a run had, mapped pages of files included. A child begins with its
-    parent's peak, so a small Python starts the program."""
+    """The most memory that a run had, mapped pages of files included."""
     ids = path.parent / "ids"
     ids.write_text("1 2 3")
-    command = [str(tarn_test.program("tarn-logits")), str(path), str(ids),
-               str(path.parent / "out"), "--dtype", "bf16", "--chunk", "4", "--threads", "2"]
-    done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True,
-                          timeout=tarn_test.patience(60))
-    return int(done.stdout) * 1024 if done.returncode == 0 else sys.maxsize
+    return int(subprocess.run(
+        [sys.executable, "-SEc", PEAK, str(tarn_test.program("tarn-logits")), str(path), str(ids),
+         str(path.parent / "out"), "--dtype", "bf16", "--chunk", "4", "--threads", "2"],
+        check=True, capture_output=True, text=True).stdout)
 
 
 def check_memory(folder: Path) -> bool:

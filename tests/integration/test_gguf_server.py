@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import tarn_test
+REPO = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(REPO / "tests" / "tools"))
+import tarn_test  # noqa: E402
 
 tarn_test.need_numpy()
 sys.path.insert(0, str(tarn_test.TOOLS))

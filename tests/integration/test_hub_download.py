@@ -75,6 +75,16 @@ def refused(hub: Hub, folder: Path, words: str, *arguments: str) -> None:
     assert not (repo(folder) / "refs" / "main").exists()
 
 
+def wait_for_bytes(hub: Hub, folder: Path, n: int) -> None:
+    """Wait until the weights are here as far as that."""
+    unfinished = (repo(folder) / "blobs" /
+                  f"{hashlib.sha256(hub.files[WEIGHTS]).hexdigest()}.incomplete")
+    end = time.monotonic() + tarn_test.patience(30)
+    while not unfinished.exists() or unfinished.stat().st_size < n:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def a_server_downloads_its_model_and_answers() -> None:
     with Hub(demo_files()) as hub, home() as folder:
         os.environ.update(HF_HOME=str(folder), HF_ENDPOINT=hub.url)
@@ -148,12 +158,7 @@ def a_stopped_download_continues() -> None:
         with Hub(small_files()) as hub, home() as folder:
             hub.stall_after[WEIGHTS] = 200_000
             process = start(hub, folder, "org/name")
-            unfinished = (repo(folder) / "blobs" /
-                          f"{hashlib.sha256(hub.files[WEIGHTS]).hexdigest()}.incomplete")
-            end = time.monotonic() + tarn_test.patience(30)
-            while not unfinished.exists() or unfinished.stat().st_size < 200_000:
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            wait_for_bytes(hub, folder, 200_000)
             process.send_signal(number)
             _, err = process.communicate(timeout=tarn_test.patience(30))
             assert process.returncode == status, (process.returncode, err)
@@ -161,6 +166,19 @@ def a_stopped_download_continues() -> None:
             assert download(hub, folder)[0] == 0
             assert hub.requests(WEIGHTS)[-1][1].get("Range") == "bytes=200000-"
             assert (snapshot(folder) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+
+
+def a_server_that_is_stopped_while_it_downloads_continues() -> None:
+    with Hub(small_files()) as hub, home() as folder:
+        hub.stall_after[WEIGHTS] = 200_000
+        server = subprocess.Popen(
+            [str(tarn_test.program("tarn-server")), "--model", "org/name", "--download"],
+            env=environment(hub, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_bytes(hub, folder, 200_000)
+        server.terminate()
+        assert server.wait(tarn_test.patience(30)) == 0
+        assert download(hub, folder)[0] == 0
+        assert hub.requests(WEIGHTS)[-1][1].get("Range") == "bytes=200000-"
 
 
 def a_wrong_checksum_is_refused_and_the_bytes_are_dropped() -> None:
@@ -315,6 +333,7 @@ TESTS = [
     shards_are_those_of_the_index,
     a_cut_download_continues_where_it_was_cut,
     a_stopped_download_continues,
+    a_server_that_is_stopped_while_it_downloads_continues,
     a_wrong_checksum_is_refused_and_the_bytes_are_dropped,
     an_unfinished_file_of_wrong_bytes_is_begun_again,
     the_token_goes_to_the_hub_and_not_to_its_store,

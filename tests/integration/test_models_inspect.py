@@ -184,6 +184,28 @@ def quantized_and_gguf_models_name_their_codes() -> None:
             assert any(s["type"].lower() == "q8_0" for s in found["stored"]), found
 
 
+def mixtures_and_encoders_are_told_apart() -> None:
+    try:
+        import make_tiny_family
+        import tiny_bert
+    except ImportError:
+        print("      no NumPy: without mixtures and encoders")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        mixture, encoder = Path(name) / "mixture", Path(name) / "encoder"
+        make_tiny_family.make(mixture, "mixtral", seed=1, vocab=304)
+        found = report(mixture)
+        assert found["use"] == "text" and found["experts"] > found["chosen_experts"] > 0, found
+        assert 0 < found["active_parameters"] < found["parameters"], found
+        _, out, _ = inspect(mixture)
+        assert "for each token" in out and "experts" in out, out
+        tiny_bert.make(encoder, "bert")
+        found = report(encoder)
+        assert found["loads"] and found["use"] == "embeddings", found
+        _, out, _ = inspect(encoder)
+        assert "as its embedding model only" in out and "chat template" not in out, out
+
+
 def a_name_in_the_cache_is_found() -> None:
     with tempfile.TemporaryDirectory() as name:
         repo = Path(name) / "hub" / "models--org--name"
@@ -202,6 +224,7 @@ TESTS = [
     all_reasons_are_told_at_once,
     what_cannot_be_read_is_told_with_its_files,
     quantized_and_gguf_models_name_their_codes,
+    mixtures_and_encoders_are_told_apart,
     a_name_in_the_cache_is_found,
 ]
 

@@ -427,11 +427,11 @@ static void all_keys_on(struct device *d)
 {
     for (int t = 0; t < 2 * DTYPE_FLOATS; t++) {
         struct world w = {.dtype = (enum dtype)(t / 2),
-                          .n_heads = 4,
-                          .n_kv_heads = t % 2 ? 4 : 2,
-                          .dim = t % 2 ? 64 : 20,
+                          .n_heads = 2,
+                          .n_kv_heads = t % 2 ? 2 : 1,
+                          .dim = t % 2 ? 32 : 10,
                           .n_seqs = 3,
-                          .len = {300, 37, 1}};
+                          .len = {260, 37, 1}};
         size_t width = (size_t)w.n_heads * w.dim, at = 0;
         float *last = test_alloc(width * sizeof *last);
         struct call c;
@@ -463,8 +463,7 @@ static void all_keys_on(struct device *d)
 static void bidirectional_rows_see_all_keys_with_the_bits_of_a_last_row(void **state)
 {
     (void)state;
-    each_variant(1, all_keys_on);
-    each_variant(3, all_keys_on);
+    each_variant(2, all_keys_on);
 }
 
 int main(void)

@@ -83,6 +83,7 @@ void request_unref(struct request *r)
     free(r->out_top);
     free(r->prompt_out);
     free(r->prompt_top);
+    grammar_unref(r->grammar);
     free(r);
 }
 

@@ -27,6 +27,11 @@ const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *len)
     return id < 256 ? &t->bytes[id] : id == FAKE_BOS ? "<s>" : "</s>";
 }
 
+const char *tokenizer_first_bytes(const struct tokenizer *t, uint32_t id, size_t *len)
+{
+    return tokenizer_bytes(t, id, len);
+}
+
 const char *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *len)
 {
     return tokenizer_bytes(t, id, len);

@@ -1,0 +1,39 @@
+/* front.h - inside of engine/grammar: the notations that a grammar can be written in.
+ *
+ * Owns    nothing.
+ * Thread  as expr.h.
+ * Errors  ERR_INVALID, ERR_UNSUPPORTED with words; a bound or lack of memory is noted in the
+ *         expressions (exprs_status()).
+ * Units   bytes. */
+#ifndef TARN_ENGINE_GRAMMAR_FRONT_H
+#define TARN_ENGINE_GRAMMAR_FRONT_H
+
+#include "base/json.h"
+#include "engine/grammar/expr.h"
+
+/* A value by a JSON schema (draft 2020-12, the part that docs/user/structured.md lists). Objects
+ * have their properties in the order of the schema. */
+NODISCARD enum status front_json_schema(struct exprs *e, const struct json *schema, uint32_t *out,
+                                        struct buf *why);
+/* Any JSON object. */
+uint32_t front_json_object(struct exprs *e);
+enum front_regex_flags {
+    REGEX_IN_JSON = 1, /* the text as it is written inside of a JSON string */
+    REGEX_SEARCH = 2   /* a text that contains a match; ^ and $ are its ends */
+};
+/* Text that matches the whole of a regular expression: characters, classes, groups, alternatives,
+ * repetition; ^ and $ at the ends of alternatives that are in no group. */
+NODISCARD enum status front_regex(struct exprs *e, const char *text, size_t len, unsigned flags,
+                                  uint32_t *out, struct buf *why);
+/* A character of the ranges [n] (negated: another one) as it is written inside of a JSON string. */
+uint32_t front_json_class(struct exprs *e, const struct code_range *ranges, size_t n, bool negated);
+/* The text as it is written inside of a JSON string, every character in the shortest way. */
+uint32_t front_json_text(struct exprs *e, const char *text, size_t len);
+/* One of an array of strings. */
+NODISCARD enum status front_choice(struct exprs *e, const struct json *list, uint32_t *out,
+                                   struct buf *why);
+/* Rules `name ::= ...` (GBNF; the first is "root") or `name: ...` (Lark; the first is "start"). */
+NODISCARD enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *out,
+                                 struct buf *why);
+
+#endif

@@ -1,0 +1,77 @@
+/* grammar.h - answers of a given form: JSON by a schema, a regular expression, a choice, a grammar.
+ *
+ * A grammar is compiled once and shared by requests. Each request has a run, which knows how far the
+ * answer is, and gives the mask of tokens that may come next: those whose bytes go on with a text of
+ * the grammar. The end-of-sequence ids are allowed where the text is complete. Masks are computed
+ * when they are first needed and kept with the grammar.
+ *
+ * A mask depends on the text so far alone, so an answer stays a function of logits, parameters and
+ * seed (promise P1).
+ *
+ * Owns    a vocabulary: trees of its tokens, which borrow the tokenizer's bytes. A grammar: counted
+ *         references; it borrows the vocabulary.
+ * Thread  any, each run one at a time.
+ * Errors  ERR_INVALID with words: a faulty schema, expression or grammar; ERR_UNSUPPORTED: a feature
+ *         by name; ERR_TOO_LARGE: a bound; ERR_NOMEM.
+ * Units   ids; words of 32 bits (engine/run/vocab_mask.h). */
+#ifndef TARN_ENGINE_GRAMMAR_GRAMMAR_H
+#define TARN_ENGINE_GRAMMAR_GRAMMAR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+
+struct tokenizer;
+struct grammar_vocab;
+struct grammar;
+
+NODISCARD enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t,
+                                           uint32_t n_vocab);
+void grammar_vocab_destroy(struct grammar_vocab *v); /* NULL is fine */
+
+enum grammar_kind {
+    GRAMMAR_JSON_OBJECT, /* any JSON object; source: NULL */
+    GRAMMAR_JSON_SCHEMA, /* source: the schema, JSON */
+    GRAMMAR_REGEX,       /* source: a string, that the whole answer must match */
+    GRAMMAR_CHOICE,      /* source: an array of strings */
+    GRAMMAR_EBNF         /* source: a string, in the notation of llama.cpp (GBNF) or of Lark */
+};
+
+/* Compile a grammar; the caller has one reference. */
+NODISCARD enum status grammar_create(struct grammar **out, struct grammar_vocab *v,
+                                     enum grammar_kind kind, const struct json *source,
+                                     struct buf *why);
+/* Memory of the grammar itself, without what runs have made it remember (at most about 160 MB). */
+size_t grammar_bytes(const struct grammar *g);
+struct grammar *grammar_ref(struct grammar *g);
+void grammar_unref(struct grammar *g); /* NULL is fine */
+
+/* How far an answer is. Zeroed: it has no grammar. */
+struct grammar_run {
+    struct grammar *grammar;
+    struct grammar_cache *cache;
+    uint32_t config;
+    bool is_first; /* no token yet, at the beginning of a text: the tokenizer's dummy space is not
+                      shown */
+    bool is_over;  /* an end-of-sequence id came */
+};
+
+/* continues: the answer continues a text, as in detok_init(). */
+NODISCARD enum status grammar_run_init(struct grammar_run *r, struct grammar *g, bool continues);
+void grammar_run_fini(struct grammar_run *r); /* fine on a zeroed struct */
+
+/* Write the mask of the ids that may come next: vocab_mask_n_words() words. ERR_UNSUPPORTED: no
+ * token of this vocabulary can go on. */
+NODISCARD enum status grammar_run_mask(struct grammar_run *r, const uint32_t *eos_ids,
+                                       uint32_t n_eos_ids, uint32_t *mask);
+/* The answer goes on with `id`. ERR_INVALID: the mask does not allow it. */
+NODISCARD enum status grammar_run_feed(struct grammar_run *r, const uint32_t *eos_ids,
+                                       uint32_t n_eos_ids, uint32_t id);
+
+/* Whether a whole text is one of the grammar; for tests and for texts that did not come from a
+ * run. */
+NODISCARD enum status grammar_matches(struct grammar *g, const char *text, size_t len, bool *out);
+
+#endif

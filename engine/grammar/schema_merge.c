@@ -1,0 +1,218 @@
+#include "engine/grammar/schema_merge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+
+/* Keywords that say nothing about values. */
+static bool is_note(const char *keyword)
+{
+    static const char *const notes[] = {
+        "title",     "description", "default",       "examples",    "example",     "$schema",
+        "$id",       "$comment",    "$defs",         "definitions", "deprecated",  "readOnly",
+        "writeOnly", "$anchor",     "discriminator", "xml",         "externalDocs"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
+        if (strcmp(notes[i], keyword) == 0)
+            return true;
+    return false;
+}
+
+bool schema_has_more(const struct json *j, const char *keyword)
+{
+    for (void *it = js_first(j); it; it = js_next(j, it))
+        if (strcmp(js_it_key(it), keyword) != 0 && !is_note(js_it_key(it)))
+            return true;
+    return false;
+}
+
+static bool equal(const struct json *a, const struct json *b)
+{
+    struct buf x, y;
+
+    buf_init(&x, 1 << 20);
+    buf_init(&y, 1 << 20);
+    bool same = js_write(&x, a) == OK && js_write(&y, b) == OK && x.len == y.len &&
+                (x.len == 0 || memcmp(x.data, y.data, x.len) == 0);
+    buf_fini(&x);
+    buf_fini(&y);
+    return same;
+}
+
+static enum status keep(struct json *to, const char *key, const struct json *v)
+{
+    struct json *copy = js_copy_deep(v);
+
+    return copy ? js_set(to, key, copy) : ERR_NOMEM;
+}
+
+static bool has_string(const struct json *list, const char *s)
+{
+    if (js_is(list, JS_STRING))
+        return strcmp(js_string(list, NULL), s) == 0;
+    for (size_t i = 0; js_is(list, JS_ARRAY) && i < js_len(list); i++)
+        if (js_is(js_at(list, i), JS_STRING) && strcmp(js_string(js_at(list, i), NULL), s) == 0)
+            return true;
+    return false;
+}
+
+/* `required`: the names of both. */
+static enum status join_required(struct json *to, const struct json *more)
+{
+    struct json *have = js_get(to, "required");
+    enum status s = OK;
+
+    for (size_t i = 0; s == OK && i < js_len(more); i++) {
+        const struct json *name = js_at(more, i);
+        if (js_is(name, JS_STRING) && has_string(have, js_string(name, NULL)))
+            continue;
+        struct json *copy = js_copy_deep(name);
+        s = copy ? js_push(have, copy) : ERR_NOMEM;
+    }
+    return s;
+}
+
+/* `properties`: those of both; the same property must have the same schema. */
+static enum status join_properties(struct json *to, const struct json *more)
+{
+    struct json *have = js_get(to, "properties");
+    enum status s = OK;
+
+    for (void *it = js_first(more); s == OK && it; it = js_next(more, it)) {
+        const struct json *other = js_get(have, js_it_key(it));
+        if (!other)
+            s = keep(have, js_it_key(it), js_it_value(it));
+        else if (!equal(other, js_it_value(it)))
+            s = ERR_UNSUPPORTED;
+    }
+    return s;
+}
+
+static enum status join(struct json *to, const char *key, const struct json *more)
+{
+    const struct json *have = js_get(to, key);
+
+    if (!have || is_note(key))
+        return keep(to, key, more);
+    if (strcmp(key, "required") == 0 && js_is(have, JS_ARRAY) && js_is(more, JS_ARRAY))
+        return join_required(to, more);
+    if (strcmp(key, "properties") == 0 && js_is(have, JS_OBJECT) && js_is(more, JS_OBJECT))
+        return join_properties(to, more);
+    return equal(have, more) ? OK : ERR_UNSUPPORTED;
+}
+
+static bool is_closed(const struct json *j)
+{
+    const struct json *more = js_get(j, "additionalProperties");
+
+    return js_is(more, JS_BOOL) && !js_bool(more);
+}
+
+/* A closed object forbids the properties that only the other one declares. */
+static bool is_shut_out(const struct json *a, const struct json *b)
+{
+    const struct json *theirs = js_get(b, "properties");
+
+    for (void *it = is_closed(a) && theirs ? js_first(theirs) : NULL; it; it = js_next(theirs, it))
+        if (!js_get(a, "properties") || !js_get(js_get(a, "properties"), js_it_key(it)))
+            return true;
+    return false;
+}
+
+enum status schema_merge(struct json **out, const struct json *a, const struct json *b,
+                         const char *without, char *conflict, size_t size)
+{
+    enum status s = OK;
+
+    *out = NULL;
+    snprintf(conflict, size, "a schema that is no object");
+    if (!js_is(a, JS_OBJECT) || !js_is(b, JS_OBJECT))
+        return ERR_UNSUPPORTED;
+    snprintf(conflict, size, "additionalProperties");
+    if (is_shut_out(a, b) || is_shut_out(b, a))
+        return ERR_UNSUPPORTED;
+    *out = js_new_object();
+    if (!*out)
+        return ERR_NOMEM;
+    for (void *it = js_first(a); s == OK && it; it = js_next(a, it))
+        if (strcmp(js_it_key(it), without) != 0)
+            s = keep(*out, js_it_key(it), js_it_value(it));
+    for (void *it = js_first(b); s == OK && it; it = js_next(b, it)) {
+        s = join(*out, js_it_key(it), js_it_value(it));
+        if (s == ERR_UNSUPPORTED)
+            snprintf(conflict, size, "%s", js_it_key(it));
+    }
+    if (s != OK) {
+        js_unref(*out);
+        *out = NULL;
+    }
+    return s;
+}
+
+/* --- exclusion --- */
+
+static bool types_exclude(const struct json *a, const struct json *b)
+{
+    const struct json *x = js_get(a, "type"), *y = js_get(b, "type");
+    static const char *const names[] = {"object", "array", "string", "boolean", "null"};
+    bool both_numbers;
+
+    if (!x || !y)
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (has_string(x, names[i]) && has_string(y, names[i]))
+            return false;
+    both_numbers = (has_string(x, "number") || has_string(x, "integer")) &&
+                   (has_string(y, "number") || has_string(y, "integer"));
+    return !both_numbers;
+}
+
+/* Whether a schema allows a value by its `const` or `enum`; true where it has neither. */
+static bool allows(const struct json *j, const struct json *v)
+{
+    const struct json *constant = js_get(j, "const"), *values = js_get(j, "enum");
+
+    if (constant)
+        return equal(constant, v);
+    for (size_t i = 0; js_is(values, JS_ARRAY) && i < js_len(values); i++)
+        if (equal(js_at(values, i), v))
+            return true;
+    return !values;
+}
+
+static bool constants_exclude(const struct json *a, const struct json *b)
+{
+    const struct json *constant = js_get(a, "const"), *values = js_get(a, "enum");
+
+    if ((!constant && !js_is(values, JS_ARRAY)) || (!js_get(b, "const") && !js_get(b, "enum")))
+        return false;
+    if (constant)
+        return !allows(b, constant);
+    for (size_t i = 0; i < js_len(values); i++)
+        if (allows(b, js_at(values, i)))
+            return false;
+    return true;
+}
+
+bool schemas_exclude(const struct json *a, const struct json *b)
+{
+    const struct json *ours, *theirs;
+
+    if (!js_is(a, JS_OBJECT) || !js_is(b, JS_OBJECT))
+        return false;
+    if (types_exclude(a, b) || constants_exclude(a, b))
+        return true;
+    ours = js_get(a, "properties");
+    theirs = js_get(b, "properties");
+    for (void *it = ours && theirs ? js_first(ours) : NULL; it; it = js_next(ours, it)) {
+        const char *name = js_it_key(it);
+        const struct json *other = js_get(theirs, name);
+        if (other && has_string(js_get(a, "required"), name) &&
+            has_string(js_get(b, "required"), name) &&
+            (types_exclude(js_it_value(it), other) || constants_exclude(js_it_value(it), other)))
+            return true;
+    }
+    return false;
+}

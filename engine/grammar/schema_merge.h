@@ -1,0 +1,22 @@
+/* schema_merge.h - inside of engine/grammar: two JSON schemas for one value.
+ *
+ * Owns    schema_merge() hands over one reference.
+ * Thread  one at a time per document.
+ * Errors  ERR_UNSUPPORTED with the name of the keyword; ERR_NOMEM.
+ * Units   none. */
+#ifndef TARN_ENGINE_GRAMMAR_SCHEMA_MERGE_H
+#define TARN_ENGINE_GRAMMAR_SCHEMA_MERGE_H
+
+#include "base/json.h"
+
+/* Make the schema of the values that match both: the keywords of a, but `without`, and those of b.
+ * `conflict` [size] gets the keyword that both have in ways that cannot be joined. */
+NODISCARD enum status schema_merge(struct json **out, const struct json *a, const struct json *b,
+                                   const char *without, char *conflict, size_t size);
+/* Whether a schema says anything about values beside the keyword. */
+bool schema_has_more(const struct json *j, const char *keyword);
+/* Whether it is certain that no value matches both: other types, other constants, or a required
+ * property that excludes them. */
+bool schemas_exclude(const struct json *a, const struct json *b);
+
+#endif

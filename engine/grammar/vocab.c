@@ -1,0 +1,134 @@
+#include "engine/grammar/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grammar/grammar.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+const char *vocab_bytes(const struct grammar_vocab *v, uint32_t id, bool is_first, size_t *len)
+{
+    const char *bytes = "";
+
+    *len = 0;
+    if (!tokenizer_is_special(v->tokenizer, id))
+        bytes = is_first ? tokenizer_first_bytes(v->tokenizer, id, len)
+                         : tokenizer_bytes(v->tokenizer, id, len);
+    return bytes;
+}
+
+/* Collect the tokens outside of the set (NULL: all tokens); those inside go into `mask`. */
+static struct token_bytes *collect(const struct grammar_vocab *v, bool is_first,
+                                   const struct loop_set *set, uint32_t *mask, uint32_t *n)
+{
+    struct token_bytes *all = malloc((v->n_vocab + 1) * sizeof *all);
+
+    *n = 0;
+    for (uint32_t id = 0; all && id < v->n_vocab; id++) {
+        size_t len;
+        const char *bytes = vocab_bytes(v, id, is_first, &len);
+        if (len == 0 || len > TOKEN_BYTES_MAX)
+            continue;
+        if (set && loop_set_has(set, bytes, (uint32_t)len))
+            mask[id / 32] |= 1u << id % 32;
+        else
+            all[(*n)++] = (struct token_bytes){bytes, (uint32_t)len, id};
+    }
+    return all;
+}
+
+static enum status build(struct grammar_vocab *v, bool is_first, const struct loop_set *set,
+                         uint32_t *mask, struct token_tree *out)
+{
+    uint32_t n;
+    struct token_bytes *tokens = collect(v, is_first, set, mask, &n);
+    enum status s = tokens ? token_tree_build(out, tokens, n) : ERR_NOMEM;
+
+    free(tokens);
+    return s;
+}
+
+static bool first_differs(const struct grammar_vocab *v)
+{
+    for (uint32_t id = 0; id < v->n_vocab; id++) {
+        size_t len, first_len;
+        (void)vocab_bytes(v, id, false, &len);
+        (void)vocab_bytes(v, id, true, &first_len);
+        if (len != first_len)
+            return true;
+    }
+    return false;
+}
+
+enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t,
+                                 uint32_t n_vocab)
+{
+    struct grammar_vocab *v = calloc(1, sizeof *v);
+    enum status s = ERR_NOMEM;
+
+    *out = NULL;
+    if (!v)
+        return s;
+    v->tokenizer = t;
+    v->n_vocab = n_vocab;
+    v->n_words = (n_vocab + 31) / 32;
+    pthread_mutex_init(&v->lock, NULL);
+    s = build(v, false, NULL, NULL, &v->tree);
+    if (s == OK && first_differs(v))
+        s = build(v, true, NULL, NULL, &v->first);
+    if (s == OK)
+        *out = v;
+    else
+        grammar_vocab_destroy(v);
+    return s;
+}
+
+static void free_loop(struct vocab_loop *l)
+{
+    if (!l)
+        return;
+    free(l->mask);
+    token_tree_fini(&l->others);
+    free(l);
+}
+
+void grammar_vocab_destroy(struct grammar_vocab *v)
+{
+    if (!v)
+        return;
+    for (uint32_t i = 0; i < v->n_loops; i++)
+        free_loop(v->loops[i]);
+    token_tree_fini(&v->tree);
+    token_tree_fini(&v->first);
+    pthread_mutex_destroy(&v->lock);
+    free(v);
+}
+
+static struct vocab_loop *make_loop(struct grammar_vocab *v, const struct loop_set *set)
+{
+    struct vocab_loop *l = calloc(1, sizeof *l);
+
+    if (!l)
+        return NULL;
+    l->set = *set;
+    l->mask = calloc(v->n_words + 1, sizeof *l->mask);
+    if (l->mask && build(v, false, set, l->mask, &l->others) == OK)
+        return l;
+    free_loop(l);
+    return NULL;
+}
+
+const struct vocab_loop *vocab_loop(struct grammar_vocab *v, const struct loop_set *set)
+{
+    struct vocab_loop *found = NULL;
+
+    pthread_mutex_lock(&v->lock);
+    for (uint32_t i = 0; i < v->n_loops && !found; i++)
+        if (memcmp(&v->loops[i]->set.ascii, &set->ascii, sizeof set->ascii) == 0 &&
+            v->loops[i]->set.others == set->others)
+            found = v->loops[i];
+    if (!found && v->n_loops < VOCAB_LOOPS_MAX && (found = make_loop(v, set)))
+        v->loops[v->n_loops++] = found;
+    pthread_mutex_unlock(&v->lock);
+    return found;
+}

@@ -1,0 +1,40 @@
+/* vocab.h - inside of engine/grammar: the vocabulary as grammars walk it.
+ *
+ * Owns    trees and loop sets until grammar_vocab_destroy(); borrows the tokenizer.
+ * Thread  vocab_loop(): any thread, it locks. Trees are read-only.
+ * Errors  ERR_NOMEM.
+ * Units   ids. */
+#ifndef TARN_ENGINE_GRAMMAR_VOCAB_H
+#define TARN_ENGINE_GRAMMAR_VOCAB_H
+
+#include <pthread.h>
+
+#include "engine/grammar/token_tree.h"
+
+#define VOCAB_LOOPS_MAX 16u
+
+struct tokenizer;
+
+/* The tokens of a loop set, and the tree of all other tokens. */
+struct vocab_loop {
+    struct loop_set set;
+    uint32_t *mask; /* [n_words] */
+    struct token_tree others;
+};
+
+struct grammar_vocab {
+    const struct tokenizer *tokenizer;
+    uint32_t n_vocab, n_words;
+    struct token_tree tree;  /* of all tokens */
+    struct token_tree first; /* as the first token of a text is shown; no nodes: as `tree` */
+    pthread_mutex_t lock;    /* of the loops */
+    struct vocab_loop *loops[VOCAB_LOOPS_MAX]; /* [n_loops] never freed before the end */
+    uint32_t n_loops;
+};
+
+/* The loop set's tokens; NULL: there is no room for one more set, or no memory. */
+const struct vocab_loop *vocab_loop(struct grammar_vocab *v, const struct loop_set *set);
+/* The bytes of a token that may come in an answer with a grammar; length 0: it may not. */
+const char *vocab_bytes(const struct grammar_vocab *v, uint32_t id, bool is_first, size_t *len);
+
+#endif

@@ -1,0 +1,288 @@
+#include "server/api/structured.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+#define KEPT_MAX 64u
+#define KEPT_BYTES_MAX ((size_t)32 << 20)
+#define SOURCE_BYTES_MAX ((size_t)1 << 20)
+#define HASH_BYTES 32
+
+struct kept {
+    struct grammar *grammar; /* NULL: free */
+    uint8_t hash[HASH_BYTES];
+    uint64_t used; /* larger: later */
+};
+
+struct structured {
+    const struct tokenizer *tokenizer;
+    uint32_t n_vocab;
+    pthread_mutex_t lock; /* of all below */
+    struct grammar_vocab *vocab;
+    struct kept kept[KEPT_MAX];
+    uint64_t n_uses;
+};
+
+/* What a request asks for. */
+struct wish {
+    enum grammar_kind kind;
+    const struct json *source;
+    const char *field; /* NULL: none */
+};
+
+enum status structured_create(struct structured **out, const struct tokenizer *tokenizer,
+                              uint32_t n_vocab)
+{
+    struct structured *s = calloc(1, sizeof *s);
+
+    *out = s;
+    if (!s)
+        return ERR_NOMEM;
+    s->tokenizer = tokenizer;
+    s->n_vocab = n_vocab;
+    pthread_mutex_init(&s->lock, NULL);
+    return OK;
+}
+
+void structured_destroy(struct structured *s)
+{
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < KEPT_MAX; i++)
+        grammar_unref(s->kept[i].grammar);
+    grammar_vocab_destroy(s->vocab);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+/* --- fields --- */
+
+static enum status wish_for(struct wish *w, enum grammar_kind kind, const char *field,
+                            const struct json *source, struct buf *why)
+{
+    if (w->field)
+        return buf_why(why, ERR_INVALID, "%s: %s asks for a form already; give one of them", field,
+                       w->field);
+    *w = (struct wish){kind, source, field};
+    return OK;
+}
+
+/* {type: "text" | "json_object" | "json_schema", json_schema: {schema}} */
+static enum status read_response_format(struct wish *w, const struct json *v, struct buf *why)
+{
+    const char *field = "response_format", *type = NULL;
+
+    if (!js_is(v, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "%s: expected an object, got %s", field,
+                       js_type_name(js_typeof(v)));
+    if (js_read_cstr(js_get(v, "type"), "response_format: type", &type, why) != OK)
+        return ERR_INVALID;
+    if (strcmp(type, "text") == 0)
+        return OK;
+    if (strcmp(type, "json_object") == 0)
+        return wish_for(w, GRAMMAR_JSON_OBJECT, field, NULL, why);
+    if (strcmp(type, "json_schema") != 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "%s: type \"%.40s\" is not supported; text, json_object and json_schema are",
+                       field, type);
+    const struct json *schema = js_get(v, "json_schema"), *inner;
+    inner = js_is(schema, JS_OBJECT) ? js_get(schema, "schema") : NULL;
+    return inner ? wish_for(w, GRAMMAR_JSON_SCHEMA, field, inner, why)
+                 : buf_why(why, ERR_INVALID, "%s: json_schema.schema is missing", field);
+}
+
+static enum status read_structured_outputs(struct wish *w, const struct json *v, struct buf *why)
+{
+    static const struct {
+        const char *name;
+        enum grammar_kind kind;
+    } rows[] = {{"json", GRAMMAR_JSON_SCHEMA},
+                {"regex", GRAMMAR_REGEX},
+                {"choice", GRAMMAR_CHOICE},
+                {"grammar", GRAMMAR_EBNF}};
+    const char *field = "structured_outputs";
+    const struct json *object;
+    enum status s = OK;
+
+    if (!js_is(v, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "%s: expected an object, got %s", field,
+                       js_type_name(js_typeof(v)));
+    if (js_get_set(v, "structural_tag") || js_get_set(v, "whitespace_pattern"))
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "%s: structural_tag and whitespace_pattern are not supported; json, "
+                       "json_object, regex, choice and grammar are",
+                       field);
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(rows); i++)
+        if (js_get_set(v, rows[i].name))
+            s = wish_for(w, rows[i].kind, field, js_get(v, rows[i].name), why);
+    object = js_get_set(v, "json_object");
+    return s == OK && js_is(object, JS_BOOL) && js_bool(object)
+               ? wish_for(w, GRAMMAR_JSON_OBJECT, field, NULL, why)
+               : s;
+}
+
+static enum status read_wish(struct wish *w, const struct json *body, struct buf *why)
+{
+    static const struct {
+        const char *name;
+        enum grammar_kind kind;
+    } rows[] = {{"guided_json", GRAMMAR_JSON_SCHEMA}, {"guided_regex", GRAMMAR_REGEX},
+                {"guided_choice", GRAMMAR_CHOICE},    {"guided_grammar", GRAMMAR_EBNF},
+                {"json_schema", GRAMMAR_JSON_SCHEMA}, {"grammar", GRAMMAR_EBNF}};
+    const struct json *format = js_get_set(body, "response_format");
+    const struct json *outputs = js_get_set(body, "structured_outputs");
+    enum status s = format ? read_response_format(w, format, why) : OK;
+
+    if (s == OK && outputs)
+        s = read_structured_outputs(w, outputs, why);
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(rows); i++) {
+        const struct json *v = js_get_set(body, rows[i].name);
+        bool is_empty = js_is(v, JS_STRING) && *js_string(v, NULL) == '\0';
+        if (v && !is_empty)
+            s = wish_for(w, rows[i].kind, rows[i].name, v, why);
+    }
+    return s;
+}
+
+/* --- grammars; under the lock --- */
+
+static struct kept *find(struct structured *s, const uint8_t hash[HASH_BYTES])
+{
+    for (uint32_t i = 0; i < KEPT_MAX; i++)
+        if (s->kept[i].grammar && memcmp(s->kept[i].hash, hash, HASH_BYTES) == 0)
+            return &s->kept[i];
+    return NULL;
+}
+
+static void drop_oldest(struct structured *s)
+{
+    struct kept *oldest = NULL;
+
+    for (uint32_t i = 0; i < KEPT_MAX; i++)
+        if (s->kept[i].grammar && (!oldest || s->kept[i].used < oldest->used))
+            oldest = &s->kept[i];
+    if (oldest) {
+        grammar_unref(oldest->grammar);
+        *oldest = (struct kept){0};
+    }
+}
+
+static size_t kept_bytes(const struct structured *s, uint32_t *n)
+{
+    size_t n_bytes = 0;
+
+    *n = 0;
+    for (uint32_t i = 0; i < KEPT_MAX; i++)
+        if (s->kept[i].grammar) {
+            n_bytes += grammar_bytes(s->kept[i].grammar);
+            (*n)++;
+        }
+    return n_bytes;
+}
+
+static void keep(struct structured *s, const uint8_t hash[HASH_BYTES], struct grammar *g)
+{
+    uint32_t n, i = 0;
+
+    if (grammar_bytes(g) > KEPT_BYTES_MAX || find(s, hash))
+        return;
+    while (kept_bytes(s, &n) + grammar_bytes(g) > KEPT_BYTES_MAX || n == KEPT_MAX)
+        drop_oldest(s);
+    while (s->kept[i].grammar)
+        i++;
+    s->kept[i].grammar = grammar_ref(g);
+    s->kept[i].used = ++s->n_uses;
+    memcpy(s->kept[i].hash, hash, HASH_BYTES);
+}
+
+/* --- reading --- */
+
+static enum status hash_of(const struct wish *w, uint8_t hash[HASH_BYTES], struct buf *why)
+{
+    struct buf text;
+    enum status s;
+
+    buf_init(&text, SOURCE_BYTES_MAX);
+    s = buf_printf(&text, "%d", (int)w->kind);
+    if (s == OK && w->source)
+        s = js_write(&text, w->source);
+    if (s == OK)
+        hash_blake2b(hash, HASH_BYTES, text.data, text.len, NULL, 0);
+    else
+        s = buf_why(why, s, "%s: longer than %zu bytes", w->field, SOURCE_BYTES_MAX);
+    buf_fini(&text);
+    return s;
+}
+
+static enum status compile(struct structured *s, const struct wish *w, struct grammar **out,
+                           struct buf *why)
+{
+    struct json *parsed = NULL;
+    const struct json *source = w->source;
+    struct buf inner;
+    enum status status = OK;
+
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    if (w->kind == GRAMMAR_JSON_SCHEMA && js_is(source, JS_STRING)) { /* a schema as JSON text */
+        size_t len;
+        const char *text = js_string(source, &len);
+        status = js_parse(&parsed, text, len, &inner);
+        source = parsed;
+    }
+    if (status == OK)
+        status = grammar_create(out, s->vocab, w->kind, source, &inner);
+    if (status != OK)
+        buf_why(why, status, "%s: %s", w->field, buf_str(&inner));
+    buf_fini(&inner);
+    js_unref(parsed);
+    return status;
+}
+
+/* The grammar that was kept, else a new one, made without the lock. */
+static enum status grammar_for(struct structured *s, const struct wish *w, struct grammar **out,
+                               struct buf *why)
+{
+    uint8_t hash[HASH_BYTES];
+    enum status status = hash_of(w, hash, why);
+
+    if (status != OK)
+        return status;
+    pthread_mutex_lock(&s->lock);
+    if (!s->vocab)
+        status = grammar_vocab_create(&s->vocab, s->tokenizer, s->n_vocab);
+    struct kept *k = status == OK ? find(s, hash) : NULL;
+    if (k) {
+        k->used = ++s->n_uses;
+        *out = grammar_ref(k->grammar);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (status != OK)
+        return buf_why(why, status, "%s: out of memory", w->field);
+    if (*out)
+        return OK;
+    status = compile(s, w, out, why);
+    if (status == OK) {
+        pthread_mutex_lock(&s->lock);
+        keep(s, hash, *out);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return status;
+}
+
+enum status structured_read(struct structured *s, const struct json *body, struct grammar **out,
+                            struct buf *why)
+{
+    struct wish w = {.field = NULL};
+    enum status status = read_wish(&w, body, why);
+
+    *out = NULL;
+    if (status != OK || !w.field)
+        return status;
+    if (!s || !s->tokenizer)
+        return buf_why(why, ERR_UNSUPPORTED, "%s: this model has no tokenizer", w.field);
+    return grammar_for(s, &w, out, why);
+}
