@@ -9,13 +9,16 @@
 
 #define DIM_MAX 1024 /* as kernels/cpu/small_body.h's */
 
+/* With scales: elements and scales of a head then take whole units of 16 bytes. */
+#define SCALED_TOKENS 16
+
 int kv_layout_is_valid(const struct kv_layout *l)
 {
     bool scaled = kv_dtype_is_scaled(l->dtype);
 
     return (scaled || l->dtype < DTYPE_FLOATS) && scaled == (l->scale_group > 0) &&
            l->k_order < KV_ORDER_COUNT && l->v_order < KV_ORDER_COUNT && l->block_tokens > 0 &&
-           l->block_tokens % 2 == 0;
+           l->block_tokens % (scaled ? SCALED_TOKENS : 2) == 0;
 }
 
 /* One token of K or V: where its elements and scales lie. */

@@ -55,7 +55,7 @@ struct kv_layout {
     uint32_t scale_group;  /* dimensions of a token that share a scale; 0: no scales */
     enum kv_order k_order; /* of K's elements */
     enum kv_order v_order;
-    uint32_t block_tokens; /* even */
+    uint32_t block_tokens; /* even; with scales a multiple of 16 */
 };
 
 struct kv_pool {
@@ -268,8 +268,8 @@ static inline float kv_unrounded(enum dtype t, unsigned char q)
 
 /* --- on the host, for conversion at disk and transfer --- */
 
-/* Whether a pool can have this layout: a float type without scales or I8 or F8 with scales, even
- * tokens. */
+/* Whether a pool can have this layout: a float type without scales and even tokens, or I8 or F8 with
+ * scales and a multiple of 16 tokens, so that scales and heads begin at multiples of 16 bytes. */
 int kv_layout_is_valid(const struct kv_layout *l);
 
 /* Return dimension i of token t of the K (v = 0) or V (v = 1) that begins at `head`. */

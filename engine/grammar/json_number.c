@@ -68,7 +68,7 @@ static uint32_t minus(struct exprs *e, uint32_t x)
     return expr_seq(e, expr_cstr(e, "-"), x);
 }
 
-uint32_t json_integer(struct exprs *e, int64_t low, int64_t high)
+uint32_t front_integer(struct exprs *e, int64_t low, int64_t high)
 {
     uint32_t x = expr_never(e);
 
@@ -112,7 +112,7 @@ static uint32_t positive(struct exprs *e, uint64_t low, bool with_low, uint64_t 
     return x;
 }
 
-uint32_t json_number_between(struct exprs *e, const struct json_bounds *b)
+uint32_t front_number_between(struct exprs *e, const struct json_bounds *b)
 {
     uint32_t x = expr_never(e);
 
@@ -131,7 +131,7 @@ uint32_t json_number_between(struct exprs *e, const struct json_bounds *b)
     return x;
 }
 
-uint32_t json_number(struct exprs *e)
+uint32_t front_number(struct exprs *e)
 {
     uint32_t whole = expr_alt(e, expr_cstr(e, "0"),
                               expr_seq(e, digit(e, '1', '9'), digits(e, 0, FRACTION_DIGITS)));

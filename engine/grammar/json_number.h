@@ -20,10 +20,10 @@ struct json_bounds {
     bool with_low, with_high; /* the bound itself is allowed */
 };
 
-uint32_t json_number(struct exprs *e);
+uint32_t front_number(struct exprs *e);
 /* Whole numbers from low to high, both included. */
-uint32_t json_integer(struct exprs *e, int64_t low, int64_t high);
+uint32_t front_integer(struct exprs *e, int64_t low, int64_t high);
 /* Numbers without exponent. */
-uint32_t json_number_between(struct exprs *e, const struct json_bounds *b);
+uint32_t front_number_between(struct exprs *e, const struct json_bounds *b);
 
 #endif

@@ -86,7 +86,7 @@ static uint32_t quoted(struct reader *r, uint32_t x)
 static uint32_t any_string(struct reader *r)
 {
     if (r->string == EXPR_FAILED)
-        r->string = make_rule(r, quoted(r, expr_repeat(r->e, json_character(r->e), 0, EXPR_MANY)));
+        r->string = make_rule(r, quoted(r, expr_repeat(r->e, front_character(r->e), 0, EXPR_MANY)));
     return expr_rule(r->e, r->string);
 }
 
@@ -127,7 +127,7 @@ static uint32_t read_string(struct reader *r, const struct json *j)
 
     has_length = count(r, j, "maxLength", CHARACTERS_MAX, &max) || has_length;
     const char *known =
-        js_is(format, JS_STRING) ? json_format_regex(js_string(format, NULL)) : NULL;
+        js_is(format, JS_STRING) ? front_format_regex(js_string(format, NULL)) : NULL;
     if (!!pattern + !!known + has_length > 1)
         return refuse(r, ERR_UNSUPPORTED,
                       "two of pattern, format and a length together are not supported", "");
@@ -144,7 +144,7 @@ static uint32_t read_string(struct reader *r, const struct json *j)
         return any_string(r);
     if (min > max)
         return refuse(r, ERR_INVALID, "minLength is above maxLength", "");
-    uint32_t one = expr_rule(r->e, make_rule(r, json_character(r->e)));
+    uint32_t one = expr_rule(r->e, make_rule(r, front_character(r->e)));
     return quoted(r, expr_repeat(r->e, one, min, max));
 }
 
@@ -186,7 +186,7 @@ static uint32_t read_number(struct reader *r, const struct json *j, bool is_inte
     if (r->status != OK)
         return EXPR_FAILED;
     if (!is_integer && isinf(low) && isinf(high))
-        return json_number(r->e);
+        return front_number(r->e);
     if (low < -(double)JSON_INTEGER_MAX) {
         low = -(double)JSON_INTEGER_MAX;
         b.with_low = true;
@@ -201,14 +201,14 @@ static uint32_t read_number(struct reader *r, const struct json *j, bool is_inte
         b.low = (int64_t)ceil(low) + (floor(low) == low && !b.with_low);
         b.high = (int64_t)floor(high) - (floor(high) == high && !b.with_high);
         return b.low > b.high ? refuse(r, ERR_INVALID, "no integer is between the bounds", "")
-                              : json_integer(r->e, b.low, b.high);
+                              : front_integer(r->e, b.low, b.high);
     }
     if (floor(low) != low || floor(high) != high)
         return refuse(r, ERR_UNSUPPORTED,
                       "bounds of a number that are no whole numbers are not supported", "");
     b.low = (int64_t)low;
     b.high = (int64_t)high;
-    return json_number_between(r->e, &b);
+    return front_number_between(r->e, &b);
 }
 
 /* --- arrays --- */
@@ -401,7 +401,7 @@ static uint32_t read_object(struct reader *r, const struct json *j)
         const char **names = malloc((p->n + 1) * sizeof *names);
         if (names) {
             memcpy(names, p->names, p->n * sizeof *names);
-            pairs = pair(r, p->n ? quoted(r, json_other_key(r->e, names, p->n)) : any_string(r),
+            pairs = pair(r, p->n ? quoted(r, front_other_key(r->e, names, p->n)) : any_string(r),
                          read_schema(r, more));
         } else {
             expr_fail(r->e, ERR_NOMEM);
@@ -450,7 +450,7 @@ static uint32_t any_value(struct reader *r)
         x = bracketed(r, "{", list(r, pair(r, any_string(r), value), 0, EXPR_MANY), "}");
         x = expr_alt(r->e, x, bracketed(r, "[", list(r, value, 0, EXPR_MANY), "]"));
         x = expr_alt(r->e, x, any_string(r));
-        x = expr_alt(r->e, x, json_number(r->e));
+        x = expr_alt(r->e, x, front_number(r->e));
         x = expr_alt(r->e, x, text(r, "true"));
         x = expr_alt(r->e, x, text(r, "false"));
         expr_define(r->e, r->any, expr_alt(r->e, x, text(r, "null")));

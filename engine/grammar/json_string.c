@@ -41,7 +41,7 @@ static uint32_t unicode_escape(struct exprs *e)
                     expr_alt(e, plain, seq3(e, high, expr_cstr(e, "\\u"), low)));
 }
 
-uint32_t json_character(struct exprs *e)
+uint32_t front_character(struct exprs *e)
 {
     static const struct code_range not_plain[] = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
     uint32_t plain = expr_class(e, not_plain, ARRAY_SIZE(not_plain), true);
@@ -52,7 +52,7 @@ uint32_t json_character(struct exprs *e)
 
 /* --- formats --- */
 
-const char *json_format_regex(const char *format)
+const char *front_format_regex(const char *format)
 {
 #define DATE                                                                                       \
     "[0-9]{4}-(0[13578]-(0[1-9]|[12][0-9]|3[01])|1[02]-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-" \
@@ -144,7 +144,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-uint32_t json_other_key(struct exprs *e, const char **names, size_t n)
+uint32_t front_other_key(struct exprs *e, const char **names, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (n > JSON_NAMES_MAX || strlen(names[i]) > JSON_NAME_BYTES_MAX)

@@ -109,16 +109,17 @@ enum status moe_plan(struct loader *l, const struct moe_names *names, struct moe
 {
     const struct model_config *m = plan_model(l);
     uint32_t n = m->n_experts;
-    const struct plan_part gate_up[] = {{names->gate, m->expert_dim}, {names->up, m->expert_dim}};
-    const struct plan_part down[] = {{names->down, m->dim}};
+    const struct plan_part parts[] = {
+        {names->gate, m->expert_dim}, {names->up, m->expert_dim}, {names->down, m->dim}};
+    const struct plan_experts gate_up = {n, m->dim, prefix, names->experts, parts, 2};
+    const struct plan_experts down = {n, m->expert_dim, prefix, names->experts, parts + 2, 1};
     enum status s =
         plan_router(l, &y->router, m->dim, prefix, &(struct plan_part){names->router, n});
 
     if (s == OK)
-        s = plan_experts(l, each, &y->gate_up_bytes, n, m->dim, prefix, names->experts, gate_up, 2);
+        s = plan_experts(l, &gate_up, each, &y->gate_up_bytes);
     if (s == OK)
-        s = plan_experts(l, each + n, &y->down_bytes, n, m->expert_dim, prefix, names->experts,
-                         down, 1);
+        s = plan_experts(l, &down, each + n, &y->down_bytes);
     if (s == OK && m->shared_dim > 0)
         s = plan_shared(l, names, y, prefix);
     y->gate_up = each[0];

@@ -10,11 +10,12 @@
 #include "engine/model/weights_measure.h"
 #include "kernels/pack.h"
 
+/* Alignment of the weights of experts: that of an allocation on a GPU. */
+#define EXPERT_ALIGN 256
+
 /* Group of int8 weights made of tensors that are quantized, but not to codes. Their own groups are
  * of any size; small ones add the least error. */
 #define GROUP_OTHER_CODES 32
-/* Alignment of the weights of experts: that of an allocation on a GPU. */
-#define EXPERT_ALIGN 256
 
 const struct model_config *plan_model(const struct loader *l)
 {
@@ -260,10 +261,8 @@ enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const ch
 {
     char name[160];
 
-    *w = (struct weight){
-        .dtype = DTYPE_F32, .layout = device_weight_layout(l->w->device), .n = part->rows, .k = k};
-    if (w->layout == WEIGHT_ROWS)
-        w->stride = pack_row_stride(k);
+    *w = describe_weight(l, part->rows, k, (struct quantization){0});
+    w->dtype = DTYPE_F32;
     w->data = own(l, pack_weight_bytes(w));
     if (!w->data)
         return no_memory(l);
@@ -274,12 +273,13 @@ enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const ch
     return s;
 }
 
-/* Describe the weights of n experts and allocate them together. */
+/* Allocate the weights of n experts, which all have the type of w, together. */
 static enum status alloc_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
                                  uint32_t n, struct weight w)
 {
     *expert_bytes = (pack_weight_bytes(&w) + EXPERT_ALIGN - 1) / EXPERT_ALIGN * EXPERT_ALIGN;
     unsigned char *data = own(l, n * *expert_bytes);
+
     if (!data)
         return no_memory(l);
     for (uint32_t i = 0; i < n; i++) {
@@ -289,33 +289,57 @@ static enum status alloc_experts(struct loader *l, struct weight *each, size_t *
     return OK;
 }
 
-enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes, uint32_t n,
-                         uint32_t k, const char *prefix, const char *experts,
-                         const struct plan_part *parts, uint32_t n_parts)
+/* A tensor of an expert, and its rows [n0, n0 + rows) of the weight. */
+struct expert_part {
+    uint32_t expert, n0, rows;
+    char name[160];
+};
+
+static struct expert_part expert_part_of(const struct plan_experts *p, uint32_t expert, uint32_t i)
+{
+    struct expert_part part = {.expert = expert, .rows = p->parts[i].rows};
+
+    for (uint32_t j = 0; j < i; j++)
+        part.n0 += p->parts[j].rows;
+    snprintf(part.name, sizeof part.name, "%s%s.%u.%s.weight", p->prefix, p->experts, expert,
+             p->parts[i].name);
+    return part;
+}
+
+/* Choose one type for all experts. */
+static enum status choose_of_experts(struct loader *l, const struct plan_experts *p,
+                                     struct quantization *out)
 {
     struct stored stored = {0};
-    const struct tensor *t;
-    char name[160];
-    uint32_t rows = 0;
     enum status s = OK;
 
-    for (uint32_t i = 0; i < n_parts; i++)
-        rows += parts[i].rows;
-    for (uint32_t e = 0; s == OK && e < n; e++)
-        for (uint32_t i = 0; s == OK && i < n_parts; i++) {
-            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
-            s = find_tensor(l, name, parts[i].rows, k, &t);
-            stored_add(&stored, t);
-        }
+    for (uint32_t i = 0; s == OK && i < p->n * p->n_parts; i++) {
+        struct expert_part part = expert_part_of(p, i / p->n_parts, i % p->n_parts);
+        const struct tensor *t;
+
+        s = find_tensor(l, part.name, part.rows, p->k, &t);
+        stored_add(&stored, t);
+    }
+    *out = choose_quantization(l, l->config->quantization, &stored);
+    return s;
+}
+
+enum status plan_experts(struct loader *l, const struct plan_experts *p, struct weight *each,
+                         size_t *expert_bytes)
+{
+    struct quantization q;
+    uint32_t rows = 0;
+    enum status s = choose_of_experts(l, p, &q);
+
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        rows += p->parts[i].rows;
     if (s == OK)
-        s = alloc_experts(
-            l, each, expert_bytes, n,
-            describe_weight(l, rows, k, choose_quantization(l, l->config->quantization, &stored)));
-    for (uint32_t e = 0; s == OK && e < n; e++)
-        for (uint32_t i = 0, n0 = 0; s == OK && i < n_parts; n0 += parts[i++].rows) {
-            snprintf(name, sizeof name, "%s%s.%u.%s.weight", prefix, experts, e, parts[i].name);
-            s = add_rows(l, &each[e], n0, parts[i].rows, name);
-        }
+        s = alloc_experts(l, each, expert_bytes, p->n, describe_weight(l, rows, p->k, q));
+    for (uint32_t i = 0; s == OK && i < p->n * p->n_parts; i++) {
+        struct expert_part part = expert_part_of(p, i / p->n_parts, i % p->n_parts);
+
+        s = add_rows(l, &each[part.expert], part.n0, part.rows, part.name);
+    }
     return s;
 }
 

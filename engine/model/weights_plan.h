@@ -35,12 +35,19 @@ NODISCARD enum status plan_product(struct loader *l, struct weight *w, float **b
  * is f32, whatever the others are. */
 NODISCARD enum status plan_router(struct loader *l, struct weight *w, uint32_t k,
                                   const char *prefix, const struct plan_part *part);
-/* Plan the weights [n] of experts, one behind the other in one allocation, *expert_bytes apart: the
- * parts of expert i are tensors PREFIX EXPERTS.i.NAME.weight. `each` must live as long as the
- * loader. */
-NODISCARD enum status plan_experts(struct loader *l, struct weight *each, size_t *expert_bytes,
-                                   uint32_t n, uint32_t k, const char *prefix, const char *experts,
-                                   const struct plan_part *parts, uint32_t n_parts);
+/* Experts whose parts are tensors PREFIX EXPERTS.i.NAME.weight, for each expert i, of shape
+ * [rows, k]. */
+struct plan_experts {
+    uint32_t n; /* experts */
+    uint32_t k;
+    const char *prefix, *experts;
+    const struct plan_part *parts;
+    uint32_t n_parts;
+};
+/* Plan the weights of experts: of one type, one behind the other in one allocation, *expert_bytes
+ * apart. each [n] gets them, and must live as long as the loader. */
+NODISCARD enum status plan_experts(struct loader *l, const struct plan_experts *p,
+                                   struct weight *each, size_t *expert_bytes);
 /* Plan the weights [n] of a norm: tensor PREFIX NAME.weight. */
 NODISCARD enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *prefix,
                                 const char *name);

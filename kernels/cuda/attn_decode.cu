@@ -35,30 +35,69 @@ static __device__ __forceinline__ uint4 load_if(const uint4 *from, bool valid)
     return valid ? load_once16(from) : make_uint4(0, 0, 0, 0);
 }
 
-template <int DIM>
-struct half_tile_k {
-    uint4 words[DIM / 8];
+/* Four words as they are in memory, on the way to registers. */
+template <enum dtype TYPE>
+struct words {
+    uint4 x;
+
+    __device__ __forceinline__ uint4 get() const { return x; }
 };
 
-template <int DIM>
-static __device__ __forceinline__ void load_keys(half_tile_k<DIM> &k, const uint4 *from, uint32_t n)
+template <>
+struct words<DTYPE_I8> {
+    uint2 x;
+
+    __device__ __forceinline__ uint4 get() const { return attn_widen<DTYPE_I8>(x); }
+};
+
+template <>
+struct words<DTYPE_F8> {
+    uint2 x;
+
+    __device__ __forceinline__ uint4 get() const { return attn_widen<DTYPE_F8>(x); }
+};
+
+/* Words 4g .. 4g + 3 of row i of K or V; a row has ROW words. */
+template <uint32_t ROW>
+static __device__ __forceinline__ void load_words(words<DTYPE_BF16> &w, const unsigned char *head,
+                                                  uint32_t i, uint32_t g, bool valid)
+{
+    w.x = load_if(reinterpret_cast<const uint4 *>(head) + i * (ROW / 4) + g, valid);
+}
+
+template <uint32_t ROW, enum dtype TYPE>
+static __device__ __forceinline__ void load_words(words<TYPE> &w, const unsigned char *head,
+                                                  uint32_t i, uint32_t g, bool valid)
+{
+    w.x = valid ? attn_load_bytes<ROW>(head, i, g) : make_uint2(0, 0);
+}
+
+template <int DIM, enum dtype TYPE>
+struct half_tile_k {
+    words<TYPE> rows[DIM / 8];
+};
+
+template <int DIM, enum dtype TYPE>
+static __device__ __forceinline__ void load_keys(half_tile_k<DIM, TYPE> &k,
+                                                 const unsigned char *from, uint32_t n)
 {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
 
 #pragma unroll
     for (int i = 0; i < DIM / 8; i++)
-        k.words[i] = load_if(from + (4 * i + c) * 8 + g, 4 * g < n);
+        load_words<KV_BLOCK_TOKENS>(k.rows[i], from, 4 * i + c, g, 4 * g < n);
 }
 
 /* A group of 32 dimensions of V, with all rows of the tile. */
+template <enum dtype TYPE>
 struct value_group {
-    uint4 words[ATTN_TILE_BLOCKS][4];
+    words<TYPE> rows[ATTN_TILE_BLOCKS][4];
 };
 
-template <int DIM>
-static __device__ __forceinline__ void load_values(struct value_group &v, int group,
-                                                   const uint4 *const from[ATTN_TILE_BLOCKS],
-                                                   uint32_t n)
+template <int DIM, enum dtype TYPE>
+static __device__ __forceinline__ void
+load_values(value_group<TYPE> &v, int group, const unsigned char *const from[ATTN_TILE_BLOCKS],
+            uint32_t n)
 {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     bool in_row = DIM % 32 == 0 || 8 * group + g < DIM / 4;
@@ -69,13 +108,14 @@ static __device__ __forceinline__ void load_values(struct value_group &v, int gr
         for (int s = 0; s < 4; s++) {
             uint32_t row = 4 * c + s;
 
-            v.words[b][s] = load_if(from[b] + row * (DIM / 4) + 8 * group + g,
-                                    in_row && KV_BLOCK_TOKENS * b + 2 * row < n);
+            load_words<DIM>(v.rows[b][s], from[b], row, 8 * group + g,
+                            in_row && KV_BLOCK_TOKENS * b + 2 * row < n);
         }
 }
 
 /* Slots that the row does not see may contain anything, even NaN, and 0 * NaN would be NaN. */
-static __device__ __forceinline__ void select_values(struct value_group &v, struct attn_range range)
+static __device__ __forceinline__ void select_values(value_group<DTYPE_BF16> &v,
+                                                     struct attn_range range)
 {
     uint32_t c = threadIdx.x % 4;
 
@@ -83,8 +123,14 @@ static __device__ __forceinline__ void select_values(struct value_group &v, stru
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
 #pragma unroll
         for (int s = 0; s < 4; s++)
-            v.words[b][s] =
-                attn_select(v.words[b][s], KV_BLOCK_TOKENS * b + 2 * (4 * c + s), range);
+            v.rows[b][s].x =
+                attn_select(v.rows[b][s].x, KV_BLOCK_TOKENS * b + 2 * (4 * c + s), range);
+}
+
+template <enum dtype TYPE>
+static __device__ __forceinline__ void select_values(value_group<TYPE> &, struct attn_range)
+{
+    /* bytes are finite, and p is 0 */
 }
 
 /* Store this lane's share of 32 dimensions of its two queries. */
@@ -98,8 +144,21 @@ static __device__ __forceinline__ void store_group(float *o0, float *o1, const f
     to1[1] = make_float4(acc[0][3], acc[1][3], acc[2][3], acc[3][3]);
 }
 
+/* The scales behind each of these heads of K or V. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ struct attn_scales
+scales_of_blocks(const struct kv_pool &pool, const unsigned char *const heads[ATTN_TILE_BLOCKS])
+{
+    const float *at[ATTN_TILE_BLOCKS];
+
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+        at[b] = scales_of<TYPE>(pool, heads[b]);
+    return attn_load_scales(at);
+}
+
 /* Compute this warp's tile of the segment. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
                                                 const struct attention_params &p,
                                                 const struct piece &piece, struct attn_range range)
@@ -109,18 +168,15 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     const uint32_t *blocks = p.blocks + piece.seg.block0 + token0 / KV_BLOCK_TOKENS;
     uint32_t n1 = n > KV_BLOCK_TOKENS ? n - KV_BLOCK_TOKENS : 0;
     uint32_t block[ATTN_TILE_BLOCKS] = {blocks[0], blocks[n1 > 0]};
-    const uint4 *from_v[ATTN_TILE_BLOCKS];
-    half_tile_k<DIM> k[ATTN_TILE_BLOCKS];
-    struct value_group v[ATTN_GROUPS(DIM)];
+    const unsigned char *from_k[ATTN_TILE_BLOCKS], *from_v[ATTN_TILE_BLOCKS];
+    half_tile_k<DIM, TYPE> k[ATTN_TILE_BLOCKS];
+    value_group<TYPE> v[ATTN_GROUPS(DIM)];
 
 #pragma unroll
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
-        load_keys<DIM>(k[b],
-                       reinterpret_cast<const uint4 *>(
-                           kv_at_as<DTYPE_BF16>(p.pool, block[b], p.layer, 0, piece.kv_head)),
-                       b == 0 ? n : n1);
-        from_v[b] = reinterpret_cast<const uint4 *>(
-            kv_at_as<DTYPE_BF16>(p.pool, block[b], p.layer, 1, piece.kv_head));
+        from_k[b] = kv_at_as<TYPE>(p.pool, block[b], p.layer, 0, piece.kv_head);
+        from_v[b] = kv_at_as<TYPE>(p.pool, block[b], p.layer, 1, piece.kv_head);
+        load_keys<DIM, TYPE>(k[b], from_k[b], b == 0 ? n : n1);
     }
 
     uint4 q[DIM / 16];
@@ -137,12 +193,17 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
 #pragma unroll
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
         attn_tile_products<DIM>(
-            s[b], [&](int i) { return q[i]; }, [&](int i) { return k[b].words[i]; });
+            s[b], [&](int i) { return q[i]; }, [&](int i) { return k[b].rows[i].get(); });
         if (b < ATTN_GROUPS(DIM)) /* reuses the registers of k[b] */
-            load_values<DIM>(v[b], b, from_v, n);
+            load_values<DIM, TYPE>(v[b], b, from_v, n);
     }
+    if (kv_dtype_is_scaled(TYPE))
+        attn_scale_keys(s, scales_of_blocks<TYPE>(p.pool, from_k));
     attn_tile_scores(s, ranges, attn_scale_of(p));
-    attn_tile_softmax(tile, s);
+    attn_tile_exp(tile, s);
+    if (kv_dtype_is_scaled(TYPE))
+        attn_scale_values(s, ranges, scales_of_blocks<TYPE>(p.pool, from_v));
+    attn_tile_pack(tile, s);
     if (c == 0) {
         out.ml[warp][g] = make_float2(tile.m[0], tile.l[0]);
         out.ml[warp][g + 8] = make_float2(tile.m[1], tile.l[1]);
@@ -152,10 +213,10 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
         float acc[4][4];
 
         if (u + VALUES_AHEAD < ATTN_GROUPS(DIM))
-            load_values<DIM>(v[u + VALUES_AHEAD], u + VALUES_AHEAD, from_v, n);
+            load_values<DIM, TYPE>(v[u + VALUES_AHEAD], u + VALUES_AHEAD, from_v, n);
         if (range.hi - range.lo < ATTN_TILE)
             select_values(v[u], range);
-        attn_tile_values(acc, tile, [&](int b, int i) { return v[u].words[b][i]; });
+        attn_tile_values(acc, tile, [&](int b, int i) { return v[u].rows[b][i].get(); });
         if (DIM % 32 == 0 || 32 * u + 8 * c < DIM)
             store_group(&out.o[warp][g][32 * u + 8 * c], &out.o[warp][g + 8][32 * u + 8 * c], acc);
     }
@@ -197,7 +258,7 @@ static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in
 }
 
 /* Grid (n_seqs * n_segs_max, G * n_head_groups), 4 warps: a segment and up to 16 heads. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     attn_decode_kernel(struct attn_job job, uint32_t n_head_groups)
 {
@@ -221,7 +282,7 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
         attn_visible_tile(p.window, piece.pos, piece.seg, threadIdx.x / WARP * ATTN_TILE);
 
     if (attn_sees(range))
-        one_tile<DIM>(results, p, piece, range);
+        one_tile<DIM, TYPE>(results, p, piece, range);
     __syncthreads();
     if (attn_sees(attn_visible(p.window, piece.pos, piece.seg.pos0, piece.seg.n_tokens)))
         merge_tiles<DIM>(results, job, piece);
@@ -281,14 +342,14 @@ static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(st
         p.lse[(size_t)seq.row0 * p.n_heads + head] = attn_lse(m, l);
 }
 
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static void launch(const struct attn_job *job, cudaStream_t s)
 {
     const struct attention_params *p = &job->p;
     uint32_t n_head_groups = ceil_div(job->n_shared, ATTN_QUERIES);
     dim3 grid(p->n_seqs * p->n_segs_max, p->pool.n_kv_heads * n_head_groups);
 
-    LAUNCH((attn_decode_kernel<DIM>), grid, THREADS, 0, s, *job, n_head_groups);
+    LAUNCH((attn_decode_kernel<DIM, TYPE>), grid, THREADS, 0, s, *job, n_head_groups);
 }
 
 enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
@@ -300,7 +361,7 @@ enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct att
     ASSERT((uint64_t)p->n_seqs * p->n_segs_max <= INT32_MAX && /* limit of gridDim.x */
            (uint64_t)p->n_seqs * n_blocks <= INT32_MAX);
     if (p->n_segs_max > 0) {
-        ATTN_FOR_DIM(p->pool.head_dim, launch, job, s);
+        ATTN_FOR(p->pool, launch, job, s);
         enum status status = cuda_launched(c, "attn_decode");
         if (status != OK)
             return status;

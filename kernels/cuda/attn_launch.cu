@@ -2,12 +2,16 @@
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 
-/* Whether tensor cores can be used: KV in bf16 and head sizes of whole fragments. The answer
- * decides a row's bits, so it must not depend on anything that differs between steps. */
+/* Whether tensor cores can be used: KV in bf16 and head sizes of whole fragments, or KV of one byte
+ * and the usual head sizes. The answer decides a row's bits, so it must not depend on anything that
+ * differs between steps. */
 static bool takes_tensor_cores(const struct attention_params *p)
 {
-    return p->pool.layout.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 &&
-           p->pool.head_dim <= 128;
+    uint32_t dim = p->pool.head_dim;
+
+    if (kv_dtype_is_scaled(p->pool.layout.dtype))
+        return dim == 64 || dim == 96 || dim == 128;
+    return p->pool.layout.dtype == DTYPE_BF16 && dim % 16 == 0 && dim <= 128;
 }
 
 enum status cuda_attention(struct device *d, struct stream *s, const struct attention_params *p)

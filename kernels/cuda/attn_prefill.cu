@@ -96,8 +96,39 @@ static __device__ __forceinline__ bool walk_ended(const struct walk &w)
     return w.index >= w.end;
 }
 
-/* Start copying K (V) of a tile. Slots behind the segment's end become 0. */
-template <int DIM>
+/* Copy words 4i .. 4i + 3 of K or V, whose rows have ROW words. Zeros, if not valid. */
+template <enum dtype TYPE, uint32_t ROW>
+static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char *head, uint32_t i,
+                                                  bool valid)
+{
+    if constexpr (TYPE == DTYPE_BF16)
+        cp_async16(to, reinterpret_cast<const uint4 *>(head) + i, valid);
+    else
+        *to = attn_widen<TYPE>(valid ? attn_load_bytes<ROW>(head, i / (ROW / 4), i % (ROW / 4))
+                                     : make_uint2(0, 0));
+}
+
+/* The scales of a tile's K (v = 0) or V (v = 1). */
+template <enum dtype TYPE>
+static __device__ __forceinline__ struct attn_scales
+tile_scales(const struct attention_params &p, const struct walk &w, int v)
+{
+    const struct attn_segment seg = p.segments[w.index];
+    const uint32_t *blocks = p.blocks + seg.block0 + w.token0 / KV_BLOCK_TOKENS;
+    const float *at[ATTN_TILE_BLOCKS];
+
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+        at[b] = w.token0 + b * KV_BLOCK_TOKENS < seg.n_tokens
+                    ? scales_of<TYPE>(p.pool,
+                                      kv_at_as<TYPE>(p.pool, blocks[b], p.layer, v, blockIdx.y))
+                    : NULL;
+    return attn_load_scales(at);
+}
+
+/* Start copying K (V) of a tile. Slots behind the segment's end become 0. Words of KV of one byte
+ * are made on the way, so their copy is done when the call returns. */
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attention_params &p,
                                                  const struct walk &w)
 {
@@ -107,16 +138,17 @@ static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attentio
 
 #pragma unroll 1
     for (uint32_t t = 0; t < n; t += KV_BLOCK_TOKENS, k += layout<DIM>::K_BLOCK) {
-        const uint4 *from = reinterpret_cast<const uint4 *>(
-            kv_at_as<DTYPE_BF16>(p.pool, blocks[t / KV_BLOCK_TOKENS], p.layer, 0, blockIdx.y));
+        const unsigned char *head =
+            kv_at_as<TYPE>(p.pool, blocks[t / KV_BLOCK_TOKENS], p.layer, 0, blockIdx.y);
 
 #pragma unroll
         for (uint32_t i = threadIdx.x; i < layout<DIM>::K_BLOCK; i += THREADS)
-            cp_async16(k + k_chunk(i / 8, i % 8), from + i, t + 4 * (i % 8) < n);
+            copy_words<TYPE, KV_BLOCK_TOKENS>(k + k_chunk(i / 8, i % 8), head, i,
+                                              t + 4 * (i % 8) < n);
     }
 }
 
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void copy_values(uint4 *v, const struct attention_params &p,
                                                    const struct walk &w)
 {
@@ -126,14 +158,13 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
 
 #pragma unroll 1
     for (uint32_t t = 0; t < ATTN_TILE; t += KV_BLOCK_TOKENS, v += layout<DIM>::V_BLOCK) {
-        const uint4 *from = reinterpret_cast<const uint4 *>(
-            kv_at_as<DTYPE_BF16>(p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1,
-                                 blockIdx.y));
+        const unsigned char *head = kv_at_as<TYPE>(
+            p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y);
 
 #pragma unroll(DIM % 32 == 0 ? 8 : 1) /* otherwise each turn would compute its own addresses */
         for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4); i += THREADS)
-            cp_async16(v + v_chunk<DIM>(i / (DIM / 4), i % (DIM / 4)), from + i,
-                       t + 2 * (i / (DIM / 4)) < n);
+            copy_words<TYPE, DIM>(v + v_chunk<DIM>(i / (DIM / 4), i % (DIM / 4)), head, i,
+                                  t + 2 * (i / (DIM / 4)) < n);
     }
 }
 
@@ -239,7 +270,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
 }
 
 /* Merge a tile whose V has arrived. `active`: this warp sees some of it. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void use_values(state<DIM> &part, const struct attn_tile &tile,
                                                   const struct attention_params &p, uint4 *v,
                                                   const struct walk &w, const uint32_t row_pos[2],
@@ -251,7 +282,8 @@ static __device__ __forceinline__ void use_values(state<DIM> &part, const struct
     uint32_t pos = w.last_pos;
     bool special = false;
 
-    if (first.lo + last.lo > 0 || first.hi + last.hi < 2 * ATTN_TILE)
+    if (!kv_dtype_is_scaled(TYPE) &&
+        (first.lo + last.lo > 0 || first.hi + last.hi < 2 * ATTN_TILE))
         special = clean_values<DIM>(v, attn_min(seg.n_tokens - w.token0, ATTN_TILE));
     if (special)
         pos = w.first_pos;
@@ -356,7 +388,7 @@ static __device__ __forceinline__ bool sees_tile(const struct attention_params &
 
 /* Walk all tiles for one warp's queries. Every warp of the block takes part in every copy and
  * barrier. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void walk_tiles(struct total &total,
                                                   const struct attention_params &p, uint4 *k,
                                                   const uint4 q[DIM / 16], struct walk next,
@@ -368,10 +400,10 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
 
     state_clear(part);
     if (!walk_ended(next))
-        copy_keys<DIM>(k, p, next);
+        copy_keys<DIM, TYPE>(k, p, next);
     cp_async_commit();
     if (!walk_ended(next))
-        copy_values<DIM>(v, p, next);
+        copy_values<DIM, TYPE>(v, p, next);
     cp_async_commit();
     while (!walk_ended(next)) {
         const struct walk w = next;
@@ -392,7 +424,7 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
         next.token0 += ATTN_TILE;
         walk_settle(&next, p);
         if (!walk_ended(next))
-            copy_keys<DIM>(k, p, next);
+            copy_keys<DIM, TYPE>(k, p, next);
         cp_async_commit();
         if (active) {
             const struct attn_segment seg = p.segments[w.index];
@@ -400,17 +432,22 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
                 attn_visible_tile(p.window, row_pos[0], seg, w.token0),
                 attn_visible_tile(p.window, row_pos[1], seg, w.token0)};
 
+            if (kv_dtype_is_scaled(TYPE))
+                attn_scale_keys(s, tile_scales<TYPE>(p, w, 0));
             attn_tile_scores(s, range, attn_scale_of(p));
-            attn_tile_softmax(tile, s);
+            attn_tile_exp(tile, s);
+            if (kv_dtype_is_scaled(TYPE))
+                attn_scale_values(s, range, tile_scales<TYPE>(p, w, 1));
+            attn_tile_pack(tile, s);
         }
-        use_values<DIM>(part, tile, p, v, w, row_pos, active);
+        use_values<DIM, TYPE>(part, tile, p, v, w, row_pos, active);
         if (next.index != w.index) {
             join_segment<DIM>(total, part, row_pos, p.window, p.segments[w.index]);
             state_clear(part);
         }
         __syncthreads(); /* all threads have used V */
         if (!walk_ended(next))
-            copy_values<DIM>(v, p, next);
+            copy_values<DIM, TYPE>(v, p, next);
         cp_async_commit();
     }
 }
@@ -423,7 +460,7 @@ static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
 
 /* Grid (n_seqs * n_tiles, G), 4 warps: 64 queries of one sequence and KV head. The last queries see
  * the most keys, so they start first. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 2)
     attn_prefill_kernel(struct attn_job job, uint32_t n_tiles)
 {
@@ -456,7 +493,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
         total.o[THREADS * i] = make_float4(0, 0, 0, 0);
-    walk_tiles<DIM>(total, p, shared, q, walk_start(job, seq, block0), row_pos);
+    walk_tiles<DIM, TYPE>(total, p, shared, q, walk_start(job, seq, block0), row_pos);
 
     float *out[2] = {NULL, NULL}, *lse[2] = {NULL, NULL};
     seq = p.seqs[blockIdx.x / n_tiles]; /* read again, rather than kept in registers */
@@ -472,24 +509,24 @@ static __global__ void __launch_bounds__(THREADS, 2)
     write_queries<DIM>(total, out, lse);
 }
 
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static enum status launch(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
 {
     const struct attention_params *p = &job->p;
     uint32_t n_tiles = ceil_div(p->n_rows_max * job->n_shared, BLOCK_QUERIES);
     dim3 grid(p->n_seqs * n_tiles, p->pool.n_kv_heads);
     size_t n_bytes = layout<DIM>::CHUNKS * sizeof(uint4);
-    enum status status = cuda_check(c, allow_shared(attn_prefill_kernel<DIM>, n_bytes),
+    enum status status = cuda_check(c, allow_shared(attn_prefill_kernel<DIM, TYPE>, n_bytes),
                                     "cudaFuncSetAttribute");
 
     ASSERT(p->pool.n_kv_heads <= 65535 && (uint64_t)p->n_seqs * n_tiles <= INT32_MAX);
     if (status != OK)
         return status;
-    LAUNCH((attn_prefill_kernel<DIM>), grid, THREADS, n_bytes, s, *job, n_tiles);
+    LAUNCH((attn_prefill_kernel<DIM, TYPE>), grid, THREADS, n_bytes, s, *job, n_tiles);
     return cuda_launched(c, "attn_prefill");
 }
 
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
 {
-    return ATTN_FOR_DIM(job->p.pool.head_dim, launch, c, s, job);
+    return ATTN_FOR(job->p.pool, launch, c, s, job);
 }

@@ -27,6 +27,12 @@
  *   V  row of words 4c + s (tokens 8c + 2s, 8c + 2s + 1), dims 4g .. 4g + 3: column g of four mma.
  *      So a lane ends up with dims 8c .. 8c + 7 of each 32, for queries g and g + 8
  *
+ * KV of one byte has the same layout without pairs: K is [d][32 tokens], V is [32 tokens][d]. A lane
+ * reads 4 bytes of two neighbouring rows where it would read 16 of words, and makes the words of
+ * them: numbers of one byte are exact in bf16. Products are multiplied by the keys' scales, and p,
+ * once summed, by the values'. Elements are always finite, so values need no selection, but scales
+ * that a query does not see do.
+ *
  * Owns    nothing.
  * Thread  device code; all 32 lanes of a warp call attn_tile_* together.
  * Errors  none.
@@ -251,8 +257,9 @@ static __device__ __forceinline__ float attn_quad_sum(float v)
     return v + __shfl_xor_sync(FULL_WARP, v, 2);
 }
 
-static __device__ __forceinline__ void attn_tile_softmax(struct attn_tile &t,
-                                                         float s[ATTN_TILE_BLOCKS][4][4])
+/* Maxima and sums; s becomes p. */
+static __device__ __forceinline__ void attn_tile_exp(struct attn_tile &t,
+                                                     float s[ATTN_TILE_BLOCKS][4][4])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -274,6 +281,11 @@ static __device__ __forceinline__ void attn_tile_softmax(struct attn_tile &t,
         t.m[r] = m;
         t.l[r] = attn_quad_sum(l);
     }
+}
+
+static __device__ __forceinline__ void attn_tile_pack(struct attn_tile &t,
+                                                      const float s[ATTN_TILE_BLOCKS][4][4])
+{
 #pragma unroll
     for (int k = 0; k < 2 * ATTN_TILE_BLOCKS; k++) {
         const float(*x)[4] = s[k / 2];
@@ -281,6 +293,95 @@ static __device__ __forceinline__ void attn_tile_softmax(struct attn_tile &t,
 
         t.p[k] = make_uint4(pack_bf16(x[0][e], x[1][e]), pack_bf16(x[0][e + 2], x[1][e + 2]),
                             pack_bf16(x[2][e], x[3][e]), pack_bf16(x[2][e + 2], x[3][e + 2]));
+    }
+}
+
+/* --- KV of one byte --- */
+
+/* Four words: byte e of x in the lower half of word e, that of y in the upper half. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ uint4 attn_widen(uint2 bytes)
+{
+    uint32_t w[4];
+
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        uint32_t x = (bytes.x >> 8 * e & 0xff) | (bytes.y >> 8 * e & 0xff) << 16;
+
+        if (TYPE == DTYPE_I8) /* (128 + the lower 7 bits) - (128, or 256 if negative) */
+            w[e] = fma_bf16x2((x & 0x007f007fu) | 0x43004300u, 0x3f803f80u,
+                              (x & 0x00800080u) | 0xc300c300u);
+        else /* exponent and mantissa of a number that is 2^120 times too small */
+            w[e] = fma_bf16x2((x & 0x007f007fu) << 4 | (x & 0x00800080u) << 8, 0x7b807b80u,
+                              0x80008000u);
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+/* This lane's part of rows 2i and 2i + 1 of K (V), as bytes. `head`: the first byte of K (V); g:
+ * which four tokens (dimensions) of them. */
+template <uint32_t ROW_BYTES>
+static __device__ __forceinline__ uint2 attn_load_bytes(const unsigned char *head, uint32_t i,
+                                                        uint32_t g)
+{
+    const unsigned char *at = head + 2 * i * ROW_BYTES + 4 * g;
+
+    return make_uint2(*reinterpret_cast<const uint32_t *>(at),
+                      *reinterpret_cast<const uint32_t *>(at + ROW_BYTES));
+}
+
+/* The scales of the tokens of which this lane has scores: [block][4 e + j] is that of token 8c + 4
+ * e + j. `at`: the scales of each block, or NULL. */
+struct attn_scales {
+    float4 of[ATTN_TILE_BLOCKS][2];
+};
+
+static __device__ __forceinline__ struct attn_scales
+attn_load_scales(const float *const at[ATTN_TILE_BLOCKS])
+{
+    struct attn_scales s;
+
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            s.of[b][e] = at[b] ? reinterpret_cast<const float4 *>(at[b])[threadIdx.x % 4 * 2 + e]
+                               : make_float4(0, 0, 0, 0);
+    return s;
+}
+
+static __device__ __forceinline__ float attn_scale_at(const struct attn_scales &s, int b, int e,
+                                                      int j)
+{
+    const float4 &x = s.of[b][e];
+
+    return j == 0 ? x.x : j == 1 ? x.y : j == 2 ? x.z : x.w;
+}
+
+/* Multiply products by the scales of their keys. */
+static __device__ __forceinline__ void attn_scale_keys(float s[ATTN_TILE_BLOCKS][4][4],
+                                                       const struct attn_scales &scales)
+{
+#pragma unroll
+    for (int e = 0; e < 16 * ATTN_TILE_BLOCKS; e++)
+        s[e / 16][e / 4 % 4][e % 4] *= attn_scale_at(scales, e / 16, e % 2, e / 4 % 4);
+}
+
+/* Multiply p by the scales of the values; 0 where the query does not see the key. */
+static __device__ __forceinline__ void attn_scale_values(float s[ATTN_TILE_BLOCKS][4][4],
+                                                         const struct attn_range range[2],
+                                                         const struct attn_scales &scales)
+{
+#pragma unroll
+    for (int e = 0; e < 16 * ATTN_TILE_BLOCKS; e++) {
+        uint32_t token = KV_BLOCK_TOKENS * (e / 16) + 8 * (threadIdx.x % 4) + 4 * (e % 2) +
+                         e / 4 % 4;
+        const struct attn_range &r = range[e % 4 / 2];
+        float &x = s[e / 16][e / 4 % 4][e % 4];
+
+        x = token < r.lo || token >= r.hi
+                ? 0
+                : x * attn_scale_at(scales, e / 16, e % 2, e / 4 % 4);
     }
 }
 

@@ -10,7 +10,7 @@
 #define THREADS 256
 #define GRID_Y_MAX 65535
 
-/* The scales of a quantized table (pack.h). */
+/* The scales of a quantized table, or pairs with offsets (pack.h). */
 static __device__ __forceinline__ const uint16_t *scales_of(const struct weight *w)
 {
     size_t at = ((size_t)w->n * w->stride + 255) / 256 * 256;
@@ -18,16 +18,26 @@ static __device__ __forceinline__ const uint16_t *scales_of(const struct weight 
     return reinterpret_cast<const uint16_t *>(static_cast<const unsigned char *>(w->data) + at);
 }
 
-/* Elements i .. i + 3 of a row of 8-bit integers. The four elements share a group and its scale,
- * and the row is padded behind D to a multiple of 4. */
+/* Elements i .. i + 3 of a row of 8-bit integers or codes. The four elements share a group and its
+ * scale, and the row is padded behind D to a multiple of 4. */
+template <bool AFFINE>
 static __device__ __forceinline__ float4 load_quantized(const struct weight *w, uint32_t row,
                                                         uint32_t i)
 {
     const unsigned char *u = static_cast<const unsigned char *>(w->data) + (size_t)row * w->stride;
     uint32_t four = *reinterpret_cast<const uint32_t *>(u + i);
     size_t group = (size_t)row * (w->stride / w->group) + i / w->group;
-    float scale = __uint_as_float((uint32_t)scales_of(w)[group] << 16);
 
+    if (AFFINE) {
+        float scale = f32_from_f16(scales_of(w)[2 * group]);
+        float offset = f32_from_f16(scales_of(w)[2 * group + 1]);
+
+        return make_float4((float)(four & 255) * scale + offset,
+                           (float)(four >> 8 & 255) * scale + offset,
+                           (float)(four >> 16 & 255) * scale + offset,
+                           (float)(four >> 24) * scale + offset);
+    }
+    float scale = __uint_as_float((uint32_t)scales_of(w)[group] << 16);
     return make_float4((float)((int)(four & 255) - 128) * scale,
                        (float)((int)(four >> 8 & 255) - 128) * scale,
                        (float)((int)(four >> 16 & 255) - 128) * scale,
@@ -61,8 +71,8 @@ static __device__ __forceinline__ float4 load_table(const struct weight *w, uint
 {
     size_t at = (size_t)row * w->stride;
 
-    if (TYPE == DTYPE_I8)
-        return load_quantized(w, row, i);
+    if (TYPE >= DTYPE_FLOATS)
+        return load_quantized<TYPE == DTYPE_A8>(w, row, i);
     if (TYPE == DTYPE_F32)
         return load4<VEC>(static_cast<const float *>(w->data) + at, i, n);
     return load_halves<TYPE, VEC>(static_cast<const uint16_t *>(w->data) + at, i, n);
@@ -85,7 +95,7 @@ static void embed_launch(const struct embed_params *p, cudaStream_t s)
 {
     const struct weight *w = &p->table;
     /* Bytes of four elements; rows of integers always have this alignment. */
-    size_t unit = TYPE == DTYPE_I8 ? 4 : 4 * dtype_bytes(TYPE);
+    size_t unit = TYPE >= DTYPE_FLOATS ? 4 : 4 * dtype_bytes(TYPE);
     uint32_t n_y = ceil_div(p->dim, 4 * THREADS);
     dim3 grid(p->n_rows, n_y < GRID_Y_MAX ? n_y : GRID_Y_MAX);
 
@@ -102,8 +112,9 @@ enum status cuda_embed(struct device *d, struct stream *stream, const struct emb
 
     if (p->n_rows == 0)
         return OK;
-    ASSERT(p->table.layout == WEIGHT_ROWS && p->table.dtype <= DTYPE_I8 && p->n_vocab > 0 &&
-           p->n_vocab <= p->table.n && p->dim <= p->table.stride);
+    ASSERT(p->table.dtype <= DTYPE_I8 || p->table.dtype == DTYPE_A8);
+    ASSERT(p->table.layout == WEIGHT_ROWS && p->dim <= p->table.stride);
+    ASSERT(p->n_vocab > 0 && p->n_vocab <= p->table.n);
     switch (p->table.dtype) {
     case DTYPE_F32:
         embed_launch<DTYPE_F32>(p, s);
@@ -114,8 +125,11 @@ enum status cuda_embed(struct device *d, struct stream *stream, const struct emb
     case DTYPE_BF16:
         embed_launch<DTYPE_BF16>(p, s);
         break;
-    default:
+    case DTYPE_I8:
         embed_launch<DTYPE_I8>(p, s);
+        break;
+    default:
+        embed_launch<DTYPE_A8>(p, s);
         break;
     }
     return cuda_launched(c, "embed");

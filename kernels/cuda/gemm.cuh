@@ -2,10 +2,12 @@
  *
  * Order of operations, the same for every number of rows T (promise P1, ARCHITECTURE.md). K is cut
  * into at most GEMM_SPLITS ranges of gemm_split(K) elements. Inside a range, sums grow by mma
- * m16n8k16 with ascending k in steps of 32; for I8 and I4 the sum of each group starts at 0, and
- * then sum = fmaf(scale, group's sum, sum). Then the sums of the ranges are added in order, then
- * the bias, then the old output. Weights are always the first operand of mma. F32: one chain of
- * fmaf over K.
+ * m16n8k16 with ascending k in steps of 32; for quantized weights the sum of each group starts at
+ * 0, and then sum = fmaf(scale, group's sum, sum). For A8 and A4 the group's sum is of code - zero,
+ * zero being 128 or 8, and sum = fmaf(fmaf(zero, scale, offset), sum of the activations, sum)
+ * follows, where the last sum is a product with ones. Then the sums of the ranges are added in
+ * order, then the bias, then the old output. Weights are always the first operand of mma. F32: one
+ * chain of fmaf over K.
  *
  * Owns    nothing; the pointers are borrowed device memory.
  * Thread  as ops.h.
@@ -39,7 +41,7 @@ struct product {
     const uint16_t *a;       /* [T, k] bf16; f16 for F16 weights */
     const unsigned char *w;  /* [N] rows */
     size_t w_row_bytes;
-    const uint16_t *scales;  /* [N, k / group] bf16; I8 and I4 */
+    const uint16_t *scales;  /* [N, k / group] bf16, or of A8 and A4 pairs with offsets, f16 */
     const float *bias;       /* [N] or NULL */
     int accumulate;
     float *out;              /* [T, N], row stride out_stride */
@@ -58,7 +60,7 @@ static inline uint32_t gemm_split(uint32_t k)
 void gemm_rows(cudaStream_t stream, enum dtype t, const struct product *p);
 /* F32, directly from the float activations. */
 void gemm_f32(cudaStream_t stream, const struct gemm_params *p, const struct expert_rows *x);
-/* I8 and I4. */
+/* Quantized types. */
 void gemm_int(cudaStream_t stream, enum dtype t, uint32_t group, const struct product *p);
 
 /* Allow the kernels their shared memory; call once per context. */

@@ -1,32 +1,45 @@
-/* gemm_int.cu - products with 8-bit and 4-bit weights: gemm_tile.cuh for each type and group.
+/* gemm_int.cu - products with quantized weights: gemm_tile.cuh for each type and group.
  *
  * Activations are bf16 (weight-only quantization). Integers of up to 8 bits are exact in bf16, so
  * the matrix instructions for floats are used, and each group's sum is in fp32. */
 #include "base/check.h"
 #include "kernels/cuda/gemm_tile.cuh"
 
+template <enum dtype W>
+static void gemm_int_of(cudaStream_t stream, uint32_t group, const struct product *p)
+{
+    if (group == 32)
+        launch_product<W, 32>(stream, p);
+    else
+        launch_product<W, 128>(stream, p);
+}
+
+template <enum dtype W>
+static cudaError_t prepare_int(void)
+{
+    cudaError_t e = prepare_product<W, 32>();
+
+    return e == cudaSuccess ? prepare_product<W, 128>() : e;
+}
+
 void gemm_int(cudaStream_t stream, enum dtype t, uint32_t group, const struct product *p)
 {
-    ASSERT((t == DTYPE_I8 || t == DTYPE_I4) && (group == 32 || group == 128));
-    if (t == DTYPE_I8 && group == 32)
-        launch_product<DTYPE_I8, 32>(stream, p);
-    else if (t == DTYPE_I8)
-        launch_product<DTYPE_I8, 128>(stream, p);
-    else if (group == 32)
-        launch_product<DTYPE_I4, 32>(stream, p);
-    else
-        launch_product<DTYPE_I4, 128>(stream, p);
+    ASSERT(t >= DTYPE_FLOATS && t < DTYPE_COUNT && (group == 32 || group == 128));
+    switch (t) {
+    case DTYPE_I8: gemm_int_of<DTYPE_I8>(stream, group, p); break;
+    case DTYPE_I4: gemm_int_of<DTYPE_I4>(stream, group, p); break;
+    case DTYPE_A8: gemm_int_of<DTYPE_A8>(stream, group, p); break;
+    default: gemm_int_of<DTYPE_A4>(stream, group, p); break;
+    }
 }
 
 cudaError_t gemm_int_prepare(void)
 {
-    cudaError_t e = prepare_product<DTYPE_I8, 32>();
+    cudaError_t e = prepare_int<DTYPE_I8>();
 
     if (e == cudaSuccess)
-        e = prepare_product<DTYPE_I8, 128>();
+        e = prepare_int<DTYPE_I4>();
     if (e == cudaSuccess)
-        e = prepare_product<DTYPE_I4, 32>();
-    if (e == cudaSuccess)
-        e = prepare_product<DTYPE_I4, 128>();
-    return e;
+        e = prepare_int<DTYPE_A8>();
+    return e == cudaSuccess ? prepare_int<DTYPE_A4>() : e;
 }

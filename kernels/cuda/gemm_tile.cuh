@@ -30,11 +30,24 @@
 /* Bytes of one row of activations in a step. */
 #define GEMM_A_BYTES (GEMM_STEP * 2)
 
+/* Bits of an integer; and whether groups have offsets. */
+template <enum dtype W>
+static __host__ __device__ constexpr int n_bits(void)
+{
+    return W == DTYPE_I8 || W == DTYPE_A8 ? 8 : 4;
+}
+
+template <enum dtype W>
+static __host__ __device__ constexpr bool is_affine(void)
+{
+    return W == DTYPE_A8 || W == DTYPE_A4;
+}
+
 /* Bytes of one row of weights in a step; and its 32-bit words per lane. */
 template <enum dtype W>
 static __host__ __device__ constexpr int step_bytes(void)
 {
-    return W == DTYPE_I8 ? GEMM_STEP : W == DTYPE_I4 ? GEMM_STEP / 2 : GEMM_STEP * 2;
+    return W >= DTYPE_FLOATS ? GEMM_STEP * n_bits<W>() / 8 : GEMM_STEP * 2;
 }
 
 template <enum dtype W>
@@ -82,14 +95,17 @@ static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsi
     }
 }
 
-/* Unpack eight consecutive weights to four pairs of 16-bit floats; the integers are exact in
- * bf16. */
+/* Unpack eight consecutive weights to four pairs of 16-bit floats. Integers, also codes, become u -
+ * 128 or u - 8, which is exact in bf16. */
 template <enum dtype W>
 static __device__ __forceinline__ void unpack(uint32_t pair[4], const uint32_t *words)
 {
     const uint32_t one = 0x3f803f80;
 
-    if constexpr (W == DTYPE_I8) {
+    if constexpr (W < DTYPE_FLOATS) {
+        for (int j = 0; j < 4; j++)
+            pair[j] = words[j];
+    } else if constexpr (n_bits<W>() == 8) {
         /* bf16 0x4300 | m is 128 + m for seven bits m. To get u - 128, 256 must be subtracted if
          * the eighth bit of u is clear, and 128 if it is set. The bit has the position in which
          * these two numbers differ: 0x4380 and 0x4300. */
@@ -99,12 +115,9 @@ static __device__ __forceinline__ void unpack(uint32_t pair[4], const uint32_t *
             pair[j] = fma_bf16x2((u & 0x007f007f) | 0x43004300, one,
                                  (u & 0x00800080) ^ 0xc380c380);
         }
-    } else if constexpr (W == DTYPE_I4) {
+    } else {
         for (int j = 0; j < 4; j++) /* 128 + u, less 136 */
             pair[j] = fma_bf16x2((words[0] >> 4 * j & 0x000f000f) | 0x43004300, one, 0xc308c308);
-    } else {
-        for (int j = 0; j < 4; j++)
-            pair[j] = words[j];
     }
 }
 
@@ -131,6 +144,14 @@ static __device__ __forceinline__ void multiply(float d[4], const uint32_t upper
     mma_any<W>(d, a1, b1);
 }
 
+/* d += the sums of the activations of 8 rows over one step: weights of 1. */
+static __device__ __forceinline__ void multiply_ones(float d[4], uint4 act)
+{
+    const uint32_t ones[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+
+    multiply<DTYPE_BF16>(d, ones, ones, act);
+}
+
 /* sum += scale * group; rows g and g + 8 of a fragment have different scales. */
 static __device__ __forceinline__ void add_scaled(float sum[4], const float group[4], float upper,
                                                   float lower)
@@ -141,31 +162,62 @@ static __device__ __forceinline__ void add_scaled(float sum[4], const float grou
     sum[3] = fmaf(lower, group[3], sum[3]);
 }
 
-/* --- scales of one row for one chunk of K --- */
+/* --- scales of one row for one chunk of K; for affine types pairs with offsets --- */
 
-template <int GROUP>
-static __host__ __device__ constexpr int scale_words(void)
+/* Whether scales are loaded for one step, not for a chunk: four pairs would need more registers than
+ * there are beside the sums. */
+template <enum dtype W, int GROUP>
+static __host__ __device__ constexpr bool scales_by_step(void)
 {
-    return GROUP == 32 ? 2 : 1;
+    return is_affine<W>() && GROUP == GEMM_STEP;
 }
 
-template <int GROUP>
+template <enum dtype W, int GROUP>
+static __host__ __device__ constexpr int scale_words(void)
+{
+    return GROUP == 32 && !is_affine<W>() ? 2 : 1;
+}
+
+/* The scales of row n. */
+template <enum dtype W, int GROUP>
+static __device__ __forceinline__ const uint16_t *scale_row_of(const struct product &p, uint32_t n)
+{
+    if constexpr (GROUP == 0)
+        return NULL;
+    else
+        return p.scales + (size_t)n * (p.k / GROUP) * (is_affine<W>() ? 2 : 1);
+}
+
+template <enum dtype W, int GROUP>
 static __device__ __forceinline__ void load_scales(uint32_t *dst, const uint16_t *row, uint32_t k)
 {
-    if constexpr (GROUP == 32)
+    if constexpr (GROUP != 0 && is_affine<W>())
+        load_words<1>(dst, reinterpret_cast<const unsigned char *>(row + k / GROUP * 2));
+    else if constexpr (GROUP == 32)
         load_words<2>(dst, reinterpret_cast<const unsigned char *>(row + k / 32));
     else if constexpr (GROUP == 128)
         dst[0] = row[k / 128];
 }
 
 /* The scale of step s of the chunk. */
-template <int GROUP>
+template <enum dtype W, int GROUP>
 static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 {
-    if constexpr (GROUP == 32)
+    if constexpr (is_affine<W>())
+        return f32_from_f16((uint16_t)scales[0]);
+    else if constexpr (GROUP == 32)
         return s % 2 ? bf16_upper(scales[s / 2]) : bf16_lower(scales[s / 2]);
     else
         return bf16_lower(scales[0]);
+}
+
+/* What each activation of step s is multiplied by, besides the scaled integer. */
+template <enum dtype W, int GROUP>
+static __device__ __forceinline__ float offset_of(const uint32_t *scales, int s)
+{
+    float offset = f32_from_f16((uint16_t)(scales[0] >> 16));
+
+    return fmaf(n_bits<W>() == 8 ? 128.0f : 8.0f, scale_of<W, GROUP>(scales, s), offset);
 }
 
 /* --- sums of a warp: 16 MT outputs by 8 NT rows --- */
@@ -187,18 +239,39 @@ template <enum dtype W, int GROUP, int MT, int NT>
 struct warp_sums {
     float sum[MT][NT][4];
     float group[GROUP == 128 ? MT : 1][NT][4]; /* sums of a group that is longer than a step */
+    float act_group[is_affine<W>() ? NT : 1][4]; /* of its activations, twice; affine types */
 
     __device__ __forceinline__ void clear(void)
     {
         each_sum<MT, NT>([&](int m, int n, int i) { sum[m][n][i] = 0; });
     }
 
+    /* The end of a group in step s: add its sums d of the m-th sixteen, scaled. */
+    __device__ __forceinline__ void add_group(int s, int m, int n, const float d[4],
+                                              const uint32_t (*scales)[scale_words<W, GROUP>()])
+    {
+        const uint32_t *upper = scales[2 * m], *lower = scales[2 * m + 1];
+
+        add_scaled(sum[m][n], d, scale_of<W, GROUP>(upper, s), scale_of<W, GROUP>(lower, s));
+        if constexpr (is_affine<W>())
+            add_scaled(sum[m][n], act_group[n], offset_of<W, GROUP>(upper, s),
+                       offset_of<W, GROUP>(lower, s));
+    }
+
     /* Add step s of a chunk. words[2m], words[2m + 1]: rows g, g + 8 of the m-th sixteen; scales in
      * the same order. */
     __device__ __forceinline__ void step(int s, const uint32_t (*words)[step_words<W>()],
-                                         const uint32_t (*scales)[scale_words<GROUP>()],
+                                         const uint32_t (*scales)[scale_words<W, GROUP>()],
                                          const uint4 *act)
     {
+        if constexpr (is_affine<W>()) {
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                if (GROUP == GEMM_STEP || s == 0)
+                    act_group[n][0] = act_group[n][1] = act_group[n][2] = act_group[n][3] = 0;
+                multiply_ones(act_group[n], act[n]);
+            }
+        }
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             uint32_t upper[4], lower[4];
@@ -213,8 +286,7 @@ struct warp_sums {
                     float d[4] = {0, 0, 0, 0};
 
                     multiply<W>(d, upper, lower, act[n]);
-                    add_scaled(sum[m][n], d, scale_of<GROUP>(scales[2 * m], s),
-                               scale_of<GROUP>(scales[2 * m + 1], s));
+                    add_group(s, m, n, d, scales);
                 } else {
                     float *d = group[m][n];
 
@@ -222,8 +294,7 @@ struct warp_sums {
                         d[0] = d[1] = d[2] = d[3] = 0;
                     multiply<W>(d, upper, lower, act[n]);
                     if (s == GEMM_CHUNK_STEPS - 1)
-                        add_scaled(sum[m][n], d, scale_of<GROUP>(scales[2 * m], s),
-                                   scale_of<GROUP>(scales[2 * m + 1], s));
+                        add_group(s, m, n, d, scales);
                 }
             }
         }
@@ -329,6 +400,7 @@ narrow_kernel(struct product p)
     constexpr int WORDS = step_words<W>();
     constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
     constexpr int COLS = 16 * MT, ROWS = 8 * NT;
+    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t n0 = blockIdx.x * COLS, t0 = blockIdx.y * ROWS;
@@ -336,7 +408,7 @@ narrow_kernel(struct product p)
     const unsigned char *w_row[2 * MT];
     const uint16_t *scale_row[2 * MT], *a_row[NT];
     uint32_t words[PART][2 * MT][WORDS], ahead[PART][2 * MT][WORDS];
-    uint32_t scales[2 * MT][scale_words<GROUP>()], scales_ahead[2 * MT][scale_words<GROUP>()];
+    uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
     struct warp_sums<W, GROUP, MT, NT> sums_here;
 
     if constexpr (EXPERTS)
@@ -349,12 +421,17 @@ narrow_kernel(struct product p)
         uint32_t n = min(n0 + 8 * i + g, p.n - 1);
 
         w_row[i] = p.w + n * p.w_row_bytes + c * (WORDS * 4);
-        scale_row[i] = GROUP ? p.scales + (size_t)n * (p.k / (GROUP ? GROUP : 1)) : NULL;
+        scale_row[i] = scale_row_of<W, GROUP>(p, n);
     }
 #pragma unroll
     for (int i = 0; i < NT; i++)
         a_row[i] = p.a + (size_t)min(t0 + 8 * i + g, p.n_rows - 1) * p.k + 8 * c;
 
+    auto load_scales_ahead = [&](uint32_t k) {
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++)
+            load_scales<W, GROUP>(scales_ahead[i], scale_row[i], k);
+    };
     auto load = [&](uint32_t k) {
 #pragma unroll
         for (int s = 0; s < PART; s++)
@@ -362,23 +439,31 @@ narrow_kernel(struct product p)
             for (int i = 0; i < 2 * MT; i++)
                 load_words_once<WORDS>(ahead[s][i],
                                        w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
-#pragma unroll
-        for (int i = 0; i < 2 * MT; i++)
-            load_scales<GROUP>(scales_ahead[i], scale_row[i], k);
+        if constexpr (!BY_STEP)
+            load_scales_ahead(k);
     };
 
-    if (begin < end)
+    if (begin < end) {
         load(begin);
+        if constexpr (BY_STEP)
+            load_scales_ahead(begin);
+    }
     sums_here.clear();
     for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
         memcpy(words, ahead, sizeof(words));
-        memcpy(scales, scales_ahead, sizeof(scales));
+        if constexpr (!BY_STEP)
+            memcpy(scales, scales_ahead, sizeof(scales));
         if (k + PART * GEMM_STEP < end)
             load(k + PART * GEMM_STEP);
 #pragma unroll
         for (int s = 0; s < PART; s++) {
             uint4 act[NT];
 
+            if constexpr (BY_STEP) {
+                memcpy(scales, scales_ahead, sizeof(scales));
+                if (k + (s + 1) * GEMM_STEP < end)
+                    load_scales_ahead(k + (s + 1) * GEMM_STEP);
+            }
 #pragma unroll
             for (int i = 0; i < NT; i++)
                 act[i] = *reinterpret_cast<const uint4 *>(a_row[i] + k + s * GEMM_STEP);
@@ -446,6 +531,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
     constexpr int WORDS = step_words<W>();
+    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     DYNAMIC_SHARED(unsigned char, stages);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t t0 = blockIdx.x * Tile::TT, n0 = blockIdx.y * Tile::TN;
@@ -453,15 +539,14 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
     uint32_t n_steps = p.k / GEMM_STEP, step = 0;
     float total[MT][NT][4];
     struct warp_sums<W, GROUP, MT, NT> sums;
-    uint32_t scales[2 * MT][scale_words<GROUP>()], scales_ahead[2 * MT][scale_words<GROUP>()];
+    uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
 
     auto load_scales_ahead = [&](uint32_t k) {
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++) {
             uint32_t n = min(n0 + n_warp + 8 * i + g, p.n - 1);
 
-            if constexpr (GROUP != 0)
-                load_scales<GROUP>(scales_ahead[i], p.scales + (size_t)n * (p.k / GROUP), k);
+            load_scales<W, GROUP>(scales_ahead[i], scale_row_of<W, GROUP>(p, n), k);
         }
     };
 
@@ -477,11 +562,18 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
     }
     load_scales_ahead(0);
     for (uint32_t k = 0; k < p.k; k += GEMM_CHUNK) {
-        memcpy(scales, scales_ahead, sizeof(scales));
-        if (k + GEMM_CHUNK < p.k)
-            load_scales_ahead(k + GEMM_CHUNK);
+        if constexpr (!BY_STEP) {
+            memcpy(scales, scales_ahead, sizeof(scales));
+            if (k + GEMM_CHUNK < p.k)
+                load_scales_ahead(k + GEMM_CHUNK);
+        }
 #pragma unroll
         for (int s = 0; s < GEMM_CHUNK_STEPS; s++, step++) {
+            if constexpr (BY_STEP) {
+                memcpy(scales, scales_ahead, sizeof(scales));
+                if (step + 1 < n_steps)
+                    load_scales_ahead((step + 1) * GEMM_STEP);
+            }
             const unsigned char *stage = stages + step % GEMM_STAGES * Tile::STAGE_BYTES;
             uint32_t words[2 * MT][WORDS], later = step + GEMM_STAGES - 1;
             uint4 act[NT];

@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "kernels/pack.h"
 
 /* Two vectors may always differ in direction by this 1 - cosine, whatever the tolerance. */
 #define COSINE_DISTANCE_MAX 1e-5
@@ -254,4 +255,49 @@ void assert_same_bits(const char *what, const void *got, const void *want, size_
         if (a[i] != b[i])
             fail_msg("%s: byte %zu of %zu (word %zu) differs: got %02x, want %02x", what, i,
                      n_bytes, i / 4, a[i], b[i]);
+}
+
+/* Codes for one group of n elements, from the least to the largest. A group with NaN or inf gets
+ * the scale NaN. */
+static void make_codes(const float *x, uint32_t n, float largest, uint8_t *codes, float *scale,
+                       float *offset)
+{
+    float low = x[0], high = x[0];
+    bool finite = true;
+
+    for (uint32_t i = 0; i < n; i++) {
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+        finite = finite && isfinite(x[i]);
+    }
+    *offset = low;
+    *scale = finite ? (high - low) / largest : NAN;
+    for (uint32_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(*scale > 0 ? fminf(rintf((x[i] - low) / *scale), largest) : 0);
+}
+
+static void pack_affine_row(const struct weight *w, uint32_t row, const float *x)
+{
+    uint32_t n_groups = (w->k - 1) / w->group + 1;
+    uint8_t *codes = malloc(w->k);
+    float *scales = malloc(2 * n_groups * sizeof *scales), *offsets = scales + n_groups;
+
+    assert_non_null(codes);
+    assert_non_null(scales);
+    for (uint32_t g = 0, k = 0; g < n_groups; g++, k += w->group)
+        make_codes(x + k, w->k - k < w->group ? w->k - k : w->group,
+                   dtype_bits(w->dtype) == 8 ? 255 : 15, codes + k, &scales[g], &offsets[g]);
+    pack_affine_rows(w, row, codes, scales, offsets, w->group, 1);
+    free(codes);
+    free(scales);
+}
+
+void quantize_rows(const struct weight *w, uint32_t n0, const float *x, uint32_t n_rows)
+{
+    if (!dtype_is_affine(w->dtype)) {
+        pack_quantize_rows(w, n0, DTYPE_F32, x, n_rows);
+        return;
+    }
+    for (uint32_t r = 0; r < n_rows; r++)
+        pack_affine_row(w, n0 + r, x + (size_t)r * w->k);
 }

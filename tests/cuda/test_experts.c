@@ -109,8 +109,8 @@ static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
 static const struct type {
     enum dtype t;
     uint32_t group;
-} types[] = {{DTYPE_F32, 0},  {DTYPE_F16, 0}, {DTYPE_BF16, 0}, {DTYPE_I8, 32},
-             {DTYPE_I8, 128}, {DTYPE_I4, 32}, {DTYPE_I4, 128}};
+} types[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32}, {DTYPE_I8, 128},
+             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}};
 
 #define N_EXPERTS_MAX 35
 
@@ -129,7 +129,7 @@ static void fill_expert(const struct weight *w)
     float *x = random_array((size_t)w->n * w->k, 1 / sqrtf((float)w->k));
 
     if (w->group) {
-        pack_quantize_rows(w, 0, DTYPE_F32, x, w->n);
+        quantize_rows(w, 0, x, w->n);
         return;
     }
     void *elements = host_array((size_t)w->n * w->k * dtype_bytes(w->dtype));

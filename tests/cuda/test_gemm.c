@@ -34,9 +34,10 @@ static const struct {
     enum dtype t;
     uint32_t group;
     const char *name;
-} types[] = {{DTYPE_F32, 0, "f32"},    {DTYPE_F16, 0, "f16"},     {DTYPE_BF16, 0, "bf16"},
-             {DTYPE_I8, 32, "i8/32"},  {DTYPE_I8, 128, "i8/128"}, {DTYPE_I4, 32, "i4/32"},
-             {DTYPE_I4, 128, "i4/128"}};
+} types[] = {{DTYPE_F32, 0, "f32"},     {DTYPE_F16, 0, "f16"},     {DTYPE_BF16, 0, "bf16"},
+             {DTYPE_I8, 32, "i8/32"},   {DTYPE_I8, 128, "i8/128"}, {DTYPE_I4, 32, "i4/32"},
+             {DTYPE_I4, 128, "i4/128"}, {DTYPE_A8, 32, "a8/32"},   {DTYPE_A8, 128, "a8/128"},
+             {DTYPE_A4, 32, "a4/32"},   {DTYPE_A4, 128, "a4/128"}};
 
 /* In the emulation max_rows is smaller than the number of rows, so that steps are split. */
 static struct device *open_device(bool invariant)
@@ -96,7 +97,7 @@ static void pack_some_rows(void *arg, uint32_t i)
     size_t first = (size_t)row0 * p->w->k, end = first + (size_t)n * p->w->k;
 
     if (!p->elements) {
-        pack_quantize_rows(p->w, row0, DTYPE_F32, p->x + first, n);
+        quantize_rows(p->w, row0, p->x + first, n);
         return;
     }
     for (size_t e = first; e < end; e++)

@@ -80,9 +80,10 @@ static void embed_of_floats_is_exact_for_any_stride_and_alignment(void **state)
     }
 }
 
-static void embed_int8(uint32_t dim, uint32_t group, uint32_t n_vocab, uint32_t n_rows)
+static void embed_8_bits(enum dtype t, uint32_t dim, uint32_t group, uint32_t n_vocab,
+                         uint32_t n_rows)
 {
-    struct weight table = {.dtype = DTYPE_I8,
+    struct weight table = {.dtype = t,
                            .layout = WEIGHT_ROWS,
                            .n = n_vocab,
                            .k = dim,
@@ -94,19 +95,23 @@ static void embed_int8(uint32_t dim, uint32_t group, uint32_t n_vocab, uint32_t 
 
     memset(data, 0, n_bytes);
     table.data = data;
-    pack_quantize_rows(&table, 0, DTYPE_F32, random_array((size_t)n_vocab * dim, 2), n_vocab);
+    quantize_rows(&table, 0, random_array((size_t)n_vocab * dim, 2), n_vocab);
     check_embed(d, table, n_bytes, 0, n_rows);
 }
 
-static void embed_of_int8_is_exact(void **state)
+static void embed_of_8_bits_is_exact(void **state)
 {
+    static const enum dtype types[] = {DTYPE_I8, DTYPE_A8};
+
     (void)state;
-    for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
-        embed_int8(dims[i], 32, 19, row_counts[i % ARRAY_SIZE(row_counts)]);
-        embed_int8(dims[i], 128, 5, 3);
+    for (size_t t = 0; t < ARRAY_SIZE(types); t++) {
+        for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
+            embed_8_bits(types[t], dims[i], 32, 19, row_counts[i % ARRAY_SIZE(row_counts)]);
+            embed_8_bits(types[t], dims[i], 128, 5, 3);
+        }
+        if (full_size())
+            embed_8_bits(types[t], 4096, 128, 8192, 512);
     }
-    if (full_size())
-        embed_int8(4096, 128, 8192, 512);
 }
 
 static void check_gather(uint32_t n_in, uint32_t n_rows, uint32_t dim, uint32_t shift)
@@ -543,7 +548,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_of_floats_is_exact_for_any_stride_and_alignment),
-        cmocka_unit_test(embed_of_int8_is_exact),
+        cmocka_unit_test(embed_of_8_bits_is_exact),
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(rmsnorm_matches_reference_and_has_a_rows_own_bits),
         cmocka_unit_test(rmsnorm_adds_to_the_residual_first),

@@ -348,8 +348,8 @@ static void send_sequences(struct speed *s, struct attention_params *p, uint32_t
 
 /* Time n_seqs sequences of n_rows rows after `context` tokens, each with its own KV. Several copies
  * of the KV are used in turn, so that it is not in the L2 cache. */
-static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs, uint32_t n_rows,
-                           uint32_t context)
+static void time_attention(struct speed *s, const struct shape *h, enum dtype kv, uint32_t n_seqs,
+                           uint32_t n_rows, uint32_t context)
 {
     uint32_t len = context + n_rows, n_segs = (len + 255) / 256, n_blocks = (len + 31) / 32;
     struct attention_arg a = {.n_blocks = n_seqs * n_blocks,
@@ -360,7 +360,7 @@ static void time_attention(struct speed *s, const struct shape *h, uint32_t n_se
                                     .n_heads = h->n_heads,
                                     .scale = 1.0f / sqrtf((float)h->head_dim),
                                     .q_stride = (size_t)h->n_heads * h->head_dim,
-                                    .pool = {.layout = kv_layout_of(DTYPE_BF16),
+                                    .pool = {.layout = kv_layout_of(kv),
                                              .n_layers = 1,
                                              .n_kv_heads = h->n_kv_heads,
                                              .head_dim = h->head_dim}}};
@@ -377,8 +377,8 @@ static void time_attention(struct speed *s, const struct shape *h, uint32_t n_se
     a.p.pool.base = speed_halves(s, (size_t)(a.n_copies * kv_bytes) / 2);
     c.bytes = kv_bytes + 8.0 * (double)n_out;
     c.ops = 4.0 * (double)n_out * (context + (n_rows + 1) / 2.0);
-    snprintf(c.shape, sizeof c.shape, "%s %u seqs x %u rows @ %u", h->name, n_seqs, n_rows,
-             context);
+    snprintf(c.shape, sizeof c.shape, "%s%s %u seqs x %u rows @ %u", h->name,
+             kv == DTYPE_I8 ? " int8" : "", n_seqs, n_rows, context);
     (void)speed_time(s, &c);
     speed_clear(s);
 }
@@ -391,8 +391,11 @@ void speed_attention(struct speed *s)
 
     for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
         for (size_t i = 0; i < ARRAY_SIZE(cases) && !speed_is_late(s); i++)
-            time_attention(s, &shapes[m], s->scale > 1 ? 1 : cases[i][0], less(s, cases[i][1]),
-                           cases[i][2] / s->scale);
+            time_attention(s, &shapes[m], DTYPE_BF16, s->scale > 1 ? 1 : cases[i][0],
+                           less(s, cases[i][1]), cases[i][2] / s->scale);
+    for (size_t i = 4; i <= 7 && !speed_is_late(s); i += 3) /* a decode and a prefill */
+        time_attention(s, &shapes[1], DTYPE_I8, s->scale > 1 ? 1 : cases[i][0],
+                       less(s, cases[i][1]), cases[i][2] / s->scale);
 }
 
 /* --- copies --- */
@@ -552,8 +555,8 @@ void speed_decisive(struct speed *s)
     time_launches(s);
     time_decisive_products(s);
     for (size_t i = 0; i < ARRAY_SIZE(attention); i++)
-        time_attention(s, &shapes[1], s->scale > 1 ? 1 : attention[i][0], less(s, attention[i][1]),
-                       attention[i][2] / s->scale);
+        time_attention(s, &shapes[1], DTYPE_BF16, s->scale > 1 ? 1 : attention[i][0],
+                       less(s, attention[i][1]), attention[i][2] / s->scale);
     speed_copies(s);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         time_sample(s, &kinds[i], 64);

@@ -44,9 +44,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("phi3", {}), ("phi3-long", {}), ("phi4-mini", {}),
     ("gemma2", {"query_pre_attn_scalar": 16}), ("gemma3", {"query_pre_attn_scalar": 16}),
     ("smollm3", {"no_rope_layers": None, "num_hidden_layers": 4}), ("olmo2", {}),
-    ("granite", {"attention_multiplier": 0.22}), ("stablelm", {}),
-    ("mixtral", {}), ("qwen2-moe", {"decoder_sparse_step": 1}),
-    ("qwen3-moe", {"mlp_only_layers": []}), ("olmoe", {})]
+    ("granite", {"attention_multiplier": 0.22}), ("stablelm", {})]
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
 LARGE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
 
@@ -147,8 +145,6 @@ def check_family(family: str, changes: dict[str, Any], folder: Path) -> bool:
 def check_quantized(kind: str, family: str, folder: Path, *options: str) -> bool:
     model, exact = folder / "model", folder / "exact"
     shape = LARGE if numpy_gguf.KINDS[kind].elements > 32 else SMALL
-    if family == "qwen3-moe":
-        shape = {**shape, "mlp_only_layers": [], "moe_intermediate_size": 32, "num_experts": 8}
     changes = {**shape, "query_pre_attn_scalar": 16} if family == "gemma2" else shape
     make_tiny_family.make(model, family, seed=4, vocab=VOCAB, changes=changes)
     path = make_gguf.make(model, folder / "model.gguf", kind=kind, exact=exact)
@@ -206,10 +202,7 @@ def check_refusals(folder: Path) -> bool:
         refuse(folder, "attention.head_count are missing", {"llama.attention.head_count": None}),
         refuse(folder, "key llama.block_count: expected a number", {"llama.block_count": "two"}),
         refuse(folder, "for keys and 4 for values", {"llama.attention.value_length": 4}),
-        refuse(folder, "expert_weights_scale 2.5 is not supported", {
-            "llama.expert_count": 8, "llama.expert_weights_scale": 2.5}),
-        refuse(folder, "architecture bailingmoe is not supported", {
-            "general.architecture": "bailingmoe"}),
+        refuse(folder, "mixtures of experts", {"llama.expert_count": 8}),
         refuse(folder, "rope.scaling.type: wide is not supported", {
             "llama.rope.scaling.type": "wide"}),
         refuse(folder, "has no tensor model.embed_tokens.weight", {}),
@@ -272,8 +265,6 @@ def main() -> None:
         results.append(check_quantized("q4_0", "qwen2", folder, "--dtype", "bf16"))
         results.append(check_quantized("q8_0", "llama", folder, "--quantization", "int8",
                                        "--dtype", "bf16"))
-        results.append(check_quantized("q4_1", "qwen3-moe", folder, *F32))
-        results.append(check_quantized("f16", "qwen3-moe", folder, *F32, "--device", "cuda"))
         results.append(check_quantized("q4_k", "phi3", folder, *F32, "--device", "cuda"))
         results.append(check_quantized("bf16", "llama", folder, *F32, "--device", "cuda"))
         results += [check_split(folder), check_refusals(folder)]

@@ -203,7 +203,7 @@ def the_process_is_described_by_the_standard_names() -> None:
 
 
 def parameters_and_answers_are_counted_as_vllm_does() -> None:
-    with serve() as s:
+    with serve("--kv-cache-dtype", "int8") as s:
         s.post(TEXT, {"prompt": [9] * 8, "max_tokens": 4, "ignore_eos": True})
         s.post(TEXT, {"prompt": [[5] * 8, [6] * 8], "n": 3, "max_tokens": 7, "ignore_eos": True})
         wait_for(lambda: Page(s).get("vllm:request_params_n_count") == 3)
@@ -218,7 +218,7 @@ def parameters_and_answers_are_counted_as_vllm_does() -> None:
         n_tokens = int(cache["num_gpu_blocks"]) * int(cache["block_size"])
         assert int(cache["kv_cache_size_tokens"]) == n_tokens > 0, cache
         assert float(cache["kv_cache_max_concurrency"]) > 0, cache
-        assert cache["enable_prefix_caching"] == "True" and cache["cache_dtype"], cache
+        assert cache["enable_prefix_caching"] == "True" and cache["cache_dtype"] == "int8", cache
         assert int(cache["kv_cache_memory_bytes"]) > 0 and cache["num_cpu_blocks"] == "0", cache
 
 

@@ -104,7 +104,7 @@ def errors_become_exceptions() -> None:
             (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
                 model="tiny", messages=messages("x"), temperature=-1)),
             (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
-                model="tiny", messages=messages("x"), response_format={"type": "json_object"})),
+                model="tiny", messages=messages("x"), response_format={"type": "json_schema"})),
             (openai.AuthenticationError, lambda: CLIENT.with_options(
                 api_key="wrong").models.list())):
         try:

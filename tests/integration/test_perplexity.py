@@ -3,8 +3,8 @@
 
 stories260K reads windows of War and Peace, spread over the whole book; the mean negative
 log-likelihood of the tokens gives a perplexity for each type of weights and of KV. The perplexity
-must not grow by more than BOUNDS and KV_BOUNDS say. All runs see the same windows, so that few are enough: the
-differences between windows cancel.
+must not grow by more than BOUNDS and KV_BOUNDS say. All runs see the same windows, so that few are
+enough: the differences between windows cancel.
 
     test_perplexity.py [--windows N] [--all] [tarn-logits options]
 
@@ -92,7 +92,8 @@ def main() -> None:
         for kind, group in [*BOUNDS, *(UNBOUND if args.all else [])]:
             nll = mean_nll(model, windows, "f32", ["--quantization", kind, "--quantization-group",
                                                    str(group), *options])
-            good = check(f"{kind} group {group:3}", BOUNDS.get((kind, group)), nll, nll_f32) and good
+            what = f"{kind} group {group:3}"
+            good = check(what, BOUNDS.get((kind, group)), nll, nll_f32) and good
         for kv in [*KV_BOUNDS, *(KV_UNBOUND if args.all else [])]:
             nll = mean_nll(model, windows, kv, options)
             good = check(f"KV in {kv}", KV_BOUNDS.get(kv), nll, nll_f32) and good

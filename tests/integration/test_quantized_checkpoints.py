@@ -4,8 +4,8 @@ dequantized weights.
 
 Both are computed in f32 from weights that tests/tools/quantize_checkpoint.py made with NumPy. The
 families differ in what stands beside quantized weights: fused projections, a tied embedding,
-biases, norms, and widths that end within a group. A checkpoint of another method is refused
-by name.
+biases, norms, experts, and widths that end within a group. A checkpoint of another method is
+refused by name.
 
     test_quantized_checkpoints.py [--emulated-gpu]      on the emulated GPU, one format of each codec
 """
@@ -33,7 +33,8 @@ WIDE = {"hidden_size": 64, "intermediate_size": 136, "num_attention_heads": 4}
 # For formats: a family, changes of its config, and whether the output layer is quantized.
 FAMILIES: list[tuple[str, dict[str, Any], bool]] = [
     ("llama", WIDE, True), ("phi3", WIDE, False), ("qwen2", WIDE, False),
-    ("granite", {"attention_bias": True, "mlp_bias": True}, False)]
+    ("granite", {"attention_bias": True, "mlp_bias": True}, False),
+    ("qwen3-moe", {"hidden_size": 64, "moe_intermediate_size": 40}, False)]
 ON_GPU = ["gptq-desc", "awq", "ct-packed-asym", "ct-int", "fp8-block"]
 
 

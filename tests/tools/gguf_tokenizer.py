@@ -111,7 +111,8 @@ def read_tokens(doc, model):
     elif model.get("unk_id") is not None:
         types[model["unk_id"]] = UNKNOWN
     n = max(pieces) + 1
-    return ([pieces.get(i, f"[PAD{i}]") for i in range(n)], [types.get(i, UNUSED) for i in range(n)])
+    return ([pieces.get(i, f"[PAD{i}]") for i in range(n)],
+            [types.get(i, UNUSED) for i in range(n)])
 
 
 def wordpiece_names(tokens, types):
@@ -147,7 +148,8 @@ def model_fields(doc, tokens, types, pre):
     merges = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
     if model.get("byte_fallback"):
         return {KEY + "model": "llama", KEY + "pre": "default", KEY + "tokens": tokens,
-                KEY + "scores": scores_of_merges(tokens, merges), KEY + "add_space_prefix": prepends}
+                KEY + "scores": scores_of_merges(tokens, merges),
+                KEY + "add_space_prefix": prepends}
     return {KEY + "model": "gpt2", KEY + "pre": pre or pre_name(model, normalizers, pretokenizers),
             KEY + "tokens": tokens, KEY + "merges": [" ".join(m) for m in merges]}
 

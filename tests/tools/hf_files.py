@@ -40,7 +40,22 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
         return x.astype(np.float16).astype(x.dtype)
     if dtype == "bf16":
         return from_bf16_bits(to_bf16_bits(x)).astype(x.dtype)
+    if dtype in ("int8", "fp8"):
+        return round_to_bytes(x.astype(np.float32), dtype).astype(x.dtype)
     raise ValueError(f"unknown dtype {dtype}")
+
+
+def round_to_bytes(x: np.ndarray, dtype: str) -> np.ndarray:
+    """One scale for all of the last axis; to nearest, ties to even (no NaN expected)."""
+    top = np.float32(127 if dtype == "int8" else 448)
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    y = x * np.where(largest >= 1e-30, top / np.maximum(largest, np.float32(1e-30)), 0)
+    if dtype == "fp8":  # three bits of mantissa; the smallest exponent is -6
+        exponent = np.maximum(np.frexp(y)[1] - 1, -6)
+        step = np.ldexp(np.float32(1), exponent - 3)
+    else:
+        step = np.float32(1)
+    return np.rint(y / step) * step * (largest / top)
 
 
 def encode(x: np.ndarray, dtype: str) -> bytes:

@@ -19,6 +19,9 @@ static enum status read_shape(struct bench_shape *shape, bool *tied,
 
     if (s != OK)
         return s;
+    if (m.n_experts > 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "the figures are those of a dense model; the model in %s has experts", dir);
     *tied = m.tied;
     *shape = (struct bench_shape){.n_layers = m.n_layers,
                                   .dim = m.dim,

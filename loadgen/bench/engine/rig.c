@@ -98,6 +98,11 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
                     "--profile recognizes a product by its weight in a "
                     "Llama layer (qkv, o, gate_up, down); this model is of family %s",
                     m->family->name);
+    if (s == OK && m->n_experts > 0 && !o->no_limits)
+        s = buf_why(why, ERR_UNSUPPORTED,
+                    "the limits are those of a dense model; with the experts of family %s a step "
+                    "reads what its rows choose: use --no-limits",
+                    m->family->name);
     if (s == OK && o->profile && !device_is_host(r->device))
         s = buf_why(why, ERR_UNSUPPORTED, "--profile measures ops on the host: use --device cpu");
     return s;

@@ -9,6 +9,8 @@
 
 #include "base/check.h"
 #include "engine/engine.h"
+#include "engine/opening.h"
+#include "kernels/backend.h"
 
 static char dir[64];
 
@@ -240,6 +242,45 @@ static void each_quantization_has_a_fingerprint_of_its_own(void **state)
     assert_true(bytes[1] < bytes[0] && bytes[3] < bytes[1]);
 }
 
+static const struct ops float_ops = {.name = "floats-only", .kv_dtypes = KV_FLOAT_DTYPES};
+
+static const struct ops *ops_of_floats(const void *state)
+{
+    (void)state;
+    return &float_ops;
+}
+
+static void close_nothing(void *state)
+{
+    (void)state;
+}
+
+/* A device whose attention takes KV of float types only. */
+static void a_type_of_kv_that_the_device_lacks_is_refused_by_name(void **state)
+{
+    static const struct device_backend backend = {.close = close_nothing, .ops = ops_of_floats};
+    static const char *const names[] = {"auto", "f32", "bf16", "f16", "int8", "fp8"};
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F32, DTYPE_BF16,
+                                       DTYPE_F16,  DTYPE_I8,  DTYPE_F8};
+    struct device *d;
+    struct buf why;
+    enum dtype t;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(device_open_backend(&d, &backend, NULL, &why));
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        enum status s = opening_kv_dtype("{kv_cache_dtype}", names[i], DTYPE_BF16, d, &t, &why);
+
+        assert_int_equal(s, i < 4 ? OK : ERR_UNSUPPORTED);
+        assert_int_equal(t, types[i]);
+    }
+    assert_non_null(strstr(buf_str(&why), "{kv_cache_dtype} fp8"));
+    assert_non_null(strstr(buf_str(&why), "floats-only"));
+    buf_fini(&why);
+    device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_small_pool_cuts_the_context),
         cmocka_unit_test(the_fingerprint_tells_models_and_settings_apart),
         cmocka_unit_test(each_quantization_has_a_fingerprint_of_its_own),
+        cmocka_unit_test(a_type_of_kv_that_the_device_lacks_is_refused_by_name),
     };
     strcpy(dir, "/tmp/tarn-open-XXXXXX");
     if (!mkdtemp(dir))

@@ -74,12 +74,13 @@ static void check_against_ref(struct device *d, struct world *w, uint32_t seg_to
     world_fini(w);
 }
 
+/* I8 and F8 share the sizes: every other one each. */
 static void head_sizes_on(struct device *d)
 {
     static const uint32_t dims[] = {2, 8, 16, 20, 34, 64, 80, 96, 128, 256};
 
     for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
-        for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
+        for (size_t i = t < 3 ? 0 : t - 3; i < ARRAY_SIZE(dims); i += t < 3 ? 1 : 2) {
             struct world w = {.dtype = kv_types[t],
                               .n_heads = 4,
                               .n_kv_heads = 2,
@@ -104,7 +105,7 @@ static void groupings_on(struct device *d)
                                         {7, 1}, {8, 1}, {9, 1}, {11, 1}, {12, 1}, {14, 1}, {50, 1}};
 
     for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
-        for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
+        for (size_t i = t < 3 ? 0 : t - 3; i < ARRAY_SIZE(heads); i += t < 3 ? 1 : 2) {
             struct world w = {.dtype = kv_types[t],
                               .n_heads = heads[i][0],
                               .n_kv_heads = heads[i][1],
@@ -231,11 +232,12 @@ static void check_invariance(const char *variant, struct world *w, uint32_t seg_
     world_fini(w);
 }
 
+/* Without F8, the last type, which differs from I8 in the conversion of elements alone. */
 static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **state)
 {
     (void)state;
     for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
-        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+        for (size_t t = 0; t + 1 < ARRAY_SIZE(kv_types); t++) {
             struct world w = {.dtype = kv_types[t],
                               .n_heads = 6,
                               .n_kv_heads = 2,

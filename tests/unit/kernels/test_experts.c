@@ -127,8 +127,8 @@ static void the_reference_chooses_the_largest_and_the_lower_of_a_tie(void **stat
 static const struct kind {
     enum dtype t;
     uint32_t group;
-} kinds[] = {{DTYPE_F32, 0},  {DTYPE_F16, 0}, {DTYPE_BF16, 0}, {DTYPE_I8, 32},
-             {DTYPE_I8, 128}, {DTYPE_I4, 32}, {DTYPE_I4, 128}};
+} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32}, {DTYPE_I8, 128},
+             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}};
 
 struct world {
     struct gemm_experts_params p;
@@ -163,15 +163,16 @@ static void world_init(struct world *w, struct kind kind, const uint32_t *counts
         .out = w->out};
     for (uint32_t e = 0; e < N_EXPERTS; e++) {
         struct weight one = w->p.w;
-        bool quantized = kind.t >= DTYPE_FLOATS;
-        void *src = random_elements(quantized ? DTYPE_F32 : kind.t, (size_t)n * k);
 
         one.data = w->memory + e * bytes;
-        if (quantized)
-            pack_quantize_rows(&one, 0, DTYPE_F32, src, n);
-        else
+        if (kind.group) {
+            pack_random(&one);
+        } else {
+            void *src = random_elements(kind.t, (size_t)n * k);
+
             pack_rows(&one, 0, src, n);
-        free(src);
+            free(src);
+        }
         if (counts[e] == 0)
             assert_int_equal(mprotect(w->memory + e * bytes, bytes, PROT_NONE), 0);
     }

@@ -159,6 +159,9 @@ static void impossible_layouts_are_not_valid(void **state)
     assert_false(kv_layout_is_valid(&l));
     l = kv_layout_of(DTYPE_F8);
     assert_true(kv_layout_is_valid(&l));
+    l.block_tokens = 24; /* scales of an odd head would begin between units of 16 bytes */
+    assert_false(kv_layout_is_valid(&l));
+    l = kv_layout_of(DTYPE_F8);
     l.scale_group = 0;
     assert_false(kv_layout_is_valid(&l));
 }

@@ -88,8 +88,8 @@ static void a_nul_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'model':'one\\u0000x'}", ERR_INVALID,
             "model: must not hold the character U+0000");
     refuses(PARAMS_CHAT, "{'user':'u\\u0000'}", ERR_INVALID, "user: must not hold");
-    refuses(PARAMS_CHAT, "{'response_format':{'type':'text\\u0000'}}", ERR_UNSUPPORTED,
-            "response_format: ");
+    refuses(PARAMS_CHAT, "{'response_format':{'type':'text\\u0000'}}", ERR_INVALID,
+            "response_format: type: must not hold");
     refuses(PARAMS_CHAT, "{'tool_choice':'none\\u0000'}", ERR_UNSUPPORTED, "tool_choice: ");
     refuses(PARAMS_CHAT, "{'modalities':['text\\u0000']}", ERR_UNSUPPORTED, "modalities: ");
 }
@@ -161,8 +161,10 @@ static void what_is_not_there_is_refused_by_name(void **state)
     (void)state;
     refuses(PARAMS_CHAT, "{'tools':[{}]}", ERR_UNSUPPORTED, "tools: not supported");
     refuses(PARAMS_CHAT, "{'tool_choice':'auto'}", ERR_UNSUPPORTED, "tool_choice: only");
-    refuses(PARAMS_CHAT, "{'response_format':{'type':'json_object'}}", ERR_UNSUPPORTED,
-            "response_format: only \"text\"");
+    refuses(PARAMS_CHAT, "{'response_format':{'type':'grammar'}}", ERR_UNSUPPORTED,
+            "response_format: type \"grammar\" is not supported");
+    refuses(PARAMS_CHAT, "{'structured_outputs':{'structural_tag':'x'}}", ERR_UNSUPPORTED,
+            "structured_outputs: structural_tag");
     refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
     refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
     refuses(PARAMS_COMPLETION, "{'prompt_logprobs':1}", ERR_UNSUPPORTED, "prompt_logprobs: ");
@@ -198,6 +200,19 @@ static void counts_of_answers_are_read(void **state)
         params_fini(&p);
         js_unref(body);
     }
+}
+
+static void forms_of_answers_are_named_when_they_are_faulty(void **state)
+{
+    (void)state;
+    refuses(PARAMS_CHAT, "{'response_format':{'type':'json_schema'}}", ERR_INVALID,
+            "response_format: json_schema.schema is missing");
+    refuses(PARAMS_CHAT, "{'response_format':'json'}", ERR_INVALID,
+            "response_format: expected an object");
+    refuses(PARAMS_CHAT, "{'guided_choice':['a'],'guided_regex':'a'}", ERR_INVALID,
+            "guided_choice");
+    refuses(PARAMS_CHAT, "{'structured_outputs':{'regex':'a','json_object':true}}", ERR_INVALID,
+            "structured_outputs");
 }
 
 static void harmless_forms_of_it_are_taken(void **state)
@@ -426,6 +441,7 @@ int main(void)
         cmocka_unit_test(a_session_has_1_to_256_bytes),
         cmocka_unit_test(what_is_not_there_is_refused_by_name),
         cmocka_unit_test(counts_of_answers_are_read),
+        cmocka_unit_test(forms_of_answers_are_named_when_they_are_faulty),
         cmocka_unit_test(harmless_forms_of_it_are_taken),
         cmocka_unit_test(fields_without_effect_are_taken_and_checked),
         cmocka_unit_test(a_seed_has_64_bits),

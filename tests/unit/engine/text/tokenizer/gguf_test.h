@@ -65,8 +65,8 @@ static inline void put_member(struct buf *b, const struct member *m)
     }
 }
 
-/* Write the file of the keys of `base` as `change` (may be NULL) changes them: a key of both has the
- * value in `change`. Both end with a member without a key. */
+/* Write the file of the keys of `base` as `change` (may be NULL) changes them: a key of both has
+ * the value in `change`. Both end with a member without a key. */
 static inline void write_members(struct buf *b, const struct member *base,
                                  const struct member *change)
 {
