@@ -202,7 +202,8 @@ def check_refusals(folder: Path) -> bool:
         refuse(folder, "attention.head_count are missing", {"llama.attention.head_count": None}),
         refuse(folder, "key llama.block_count: expected a number", {"llama.block_count": "two"}),
         refuse(folder, "for keys and 4 for values", {"llama.attention.value_length": 4}),
-        refuse(folder, "mixtures of experts", {"llama.expert_count": 8}),
+        refuse(folder, "architecture bailingmoe is not supported", {
+            "general.architecture": "bailingmoe"}),
         refuse(folder, "rope.scaling.type: wide is not supported", {
             "llama.rope.scaling.type": "wide"}),
         refuse(folder, "has no tensor model.embed_tokens.weight", {}),
