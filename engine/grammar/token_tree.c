@@ -104,12 +104,13 @@ static uint32_t character_bytes(const unsigned char *p, uint32_t len)
 bool loop_set_has(const struct loop_set *s, const char *bytes, uint32_t len)
 {
     const unsigned char *p = (const unsigned char *)bytes;
+    uint32_t n_chars = 0;
 
-    for (uint32_t i = 0; i < len;) {
+    for (uint32_t i = 0; i < len; n_chars++) {
         uint32_t n = p[i] < 0x80 ? byte_set_has(&s->ascii, p[i])
                      : s->others ? character_bytes(p + i, len - i)
                                  : 0;
-        if (n == 0)
+        if (n == 0 || n_chars == s->chars_max)
             return false;
         i += n;
     }
