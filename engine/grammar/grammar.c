@@ -43,6 +43,7 @@ struct grammar {
     struct states states;
     pthread_mutex_t lock; /* of the pointer, and of every cache of this grammar */
     struct grammar_cache *cache;
+    atomic_size_t n_cache_bytes; /* of the cache; read without the lock */
 };
 
 /* --- caches; under the lock --- */
@@ -64,6 +65,14 @@ static void drop_cache(struct grammar_cache *c)
 {
     if (c && atomic_fetch_sub(&c->refs, 1) == 1)
         free_cache(c);
+}
+
+static void note_bytes(struct grammar *g)
+{
+    const struct grammar_cache *c = g->cache;
+    size_t n = 2 * c->n_masks * sizeof **c->masks + c->n_bytes + machine_bytes(c->machine);
+
+    atomic_store(&g->n_cache_bytes, n);
 }
 
 static enum status new_cache(struct grammar_cache **out, const struct states *st)
@@ -387,6 +396,7 @@ enum status grammar_run_mask(struct grammar_run *r, const uint32_t *eos_ids, uin
                 memcpy(mask, words, n_words * sizeof *mask);
             set_ids(mask, k->ids, k->n);
             accepts = machine_accepts(r->cache->machine, r->config);
+            note_bytes(g);
             if (!accepts && !words && k->n == 0)
                 s = ERR_UNSUPPORTED;
         }
@@ -441,6 +451,7 @@ enum status grammar_matches(struct grammar *g, const char *text, size_t len, boo
     pthread_mutex_lock(&g->lock);
     s = step_text(r.cache->machine, text, len, &r.config);
     *out = s == OK && machine_accepts(r.cache->machine, r.config);
+    note_bytes(g);
     pthread_mutex_unlock(&g->lock);
     grammar_run_fini(&r);
     return s;
@@ -480,6 +491,7 @@ enum status grammar_create(struct grammar **out, struct grammar_vocab *v, enum g
         return buf_why(why, ERR_NOMEM, "out of memory for the grammar");
     g->vocab = v;
     atomic_init(&g->refs, 1);
+    atomic_init(&g->n_cache_bytes, 0);
     pthread_mutex_init(&g->lock, NULL);
     exprs_init(&e);
     enum status s = read_source(&e, kind, source, &first, why);
@@ -496,16 +508,18 @@ enum status grammar_create(struct grammar **out, struct grammar_vocab *v, enum g
     if (s == OK && !machine_accepts(g->cache->machine, MACHINE_FIRST) &&
         !machine_goes_on(g->cache->machine, MACHINE_FIRST))
         s = buf_why(why, ERR_INVALID, "the grammar matches no text");
-    if (s == OK)
+    if (s == OK) {
+        note_bytes(g);
         *out = g;
-    else
+    } else {
         grammar_unref(g);
+    }
     return s;
 }
 
 size_t grammar_bytes(const struct grammar *g)
 {
-    return sizeof *g + g->states.cap * sizeof *g->states.v +
+    return sizeof *g + atomic_load(&g->n_cache_bytes) + g->states.cap * sizeof *g->states.v +
            g->states.n_sets * sizeof *g->states.sets;
 }
 
