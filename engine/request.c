@@ -97,8 +97,7 @@ static void copy_rules(struct request *r, unsigned char **next, const struct voc
     const uint32_t *allowed = carve(next, n_mask * sizeof(uint32_t), rules->allowed);
 
     r->sampling.rules.allowed = rules->allowed ? allowed : NULL;
-    r->sampling.rules.word_ends =
-        carve(next, rules->n_words * sizeof(uint32_t), rules->word_ends);
+    r->sampling.rules.word_ends = carve(next, rules->n_words * sizeof(uint32_t), rules->word_ends);
     r->sampling.rules.word_ids =
         carve(next, vocab_rules_n_word_ids(rules) * sizeof(uint32_t), rules->word_ids);
 }
@@ -198,12 +197,11 @@ enum status request_create(struct request **out, const struct engine *e, const u
     uint32_t room = info->max_model_len - n_ids;
     uint32_t n_out = stopping->max_tokens < room ? stopping->max_tokens : room;
     uint32_t n_keys_max = cache_blocks_max(n_ids, n_span_ends, 0);
-    size_t bytes = sizeof(struct request) + n_span_ends * sizeof(uint32_t) +
-                   n_keys_max * sizeof(struct kv_key) +
-                   sampling->n_logit_bias * sizeof(struct logit_bias) +
-                   stopping->n_stop_ids * sizeof(uint32_t) +
-                   stopping->n_stops * sizeof(struct detok_stop) + stops_bytes(stopping) +
-                   rules_bytes(&sampling->rules, info->n_vocab) + 12 * 16;
+    size_t bytes =
+        sizeof(struct request) + n_span_ends * sizeof(uint32_t) +
+        n_keys_max * sizeof(struct kv_key) + sampling->n_logit_bias * sizeof(struct logit_bias) +
+        stopping->n_stop_ids * sizeof(uint32_t) + stopping->n_stops * sizeof(struct detok_stop) +
+        stops_bytes(stopping) + rules_bytes(&sampling->rules, info->n_vocab) + 12 * 16;
     struct request *r = calloc(1, bytes);
     if (!r)
         return buf_why(why, ERR_NOMEM, "out of memory for this request");

@@ -24,9 +24,8 @@ void vocab_rules_forbid(const struct vocab_rules *r, const uint32_t *ids, uint32
 {
     for (uint32_t i = 0, begin = 0; i < r->n_words; begin = r->word_ends[i++]) {
         uint32_t last = r->word_ends[i] - 1, n_before = last - begin;
-        if (n_before <= n &&
-            (n_before == 0 ||
-             memcmp(r->word_ids + begin, ids + n - n_before, n_before * sizeof *ids) == 0))
+        if (n_before <= n && (n_before == 0 || memcmp(r->word_ids + begin, ids + n - n_before,
+                                                      n_before * sizeof *ids) == 0))
             vocab_mask_forbid(mask, r->word_ids[last]);
     }
 }

@@ -173,8 +173,7 @@ enum status logprobs_add_completion(struct choice *c, const struct server *srv, 
 {
     const struct request *r = c->request;
     uint32_t n_kept = r->sampling.n_logprobs;
-    struct scored_token t = {r->out[i], n_kept ? r->out_top + (size_t)i * n_kept : NULL,
-                             c->n_tops};
+    struct scored_token t = {r->out[i], n_kept ? r->out_top + (size_t)i * n_kept : NULL, c->n_tops};
     enum status s = add_token(c, srv, &t, false);
     struct buf piece;
 
@@ -276,8 +275,7 @@ enum status logprobs_add_ranked(struct choice *c, const struct server *srv, uint
                                 uint32_t i)
 {
     const struct request *r = c->request;
-    const struct out_top *tops =
-        n_tops ? r->prompt_top + (size_t)i * r->sampling.n_logprobs : NULL;
+    const struct out_top *tops = n_tops ? r->prompt_top + (size_t)i * r->sampling.n_logprobs : NULL;
     struct out_token token = {r->prompt.ids[i], r->prompt_out[i].logprob};
     struct writer w = {&c->ranked, OK};
     uint32_t rank = 0;

@@ -321,8 +321,7 @@ static enum status parse_sampling(struct params *p, const struct server *srv,
 
 /* Read prompt_logprobs. The engine keeps as many alternatives of prompt and answer as the greater
  * of the two fields asks for. */
-static enum status parse_prompt_logprobs(struct params *p, const struct json *body,
-                                         struct buf *why)
+static enum status parse_prompt_logprobs(struct params *p, const struct json *body, struct buf *why)
 {
     const struct json *v = js_get_set(body, "prompt_logprobs");
     uint32_t n = 0;

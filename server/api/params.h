@@ -55,10 +55,10 @@ struct params {
     double slo_ttft_ms, slo_tpot_ms; /* targets; 0: none */
     bool stream;
     bool include_usage;
-    bool logprobs;                /* n_tops alternatives beside the token's own */
-    bool prompt_logprobs;         /* n_prompt_tops beside the token's own; no stream */
+    bool logprobs;                  /* n_tops alternatives beside the token's own */
+    bool prompt_logprobs;           /* n_prompt_tops beside the token's own; no stream */
     uint32_t n_tops, n_prompt_tops; /* sampling.n_logprobs is the greater one */
-    uint32_t n_truncated;         /* leave the last tokens of each prompt; 0: all */
+    uint32_t n_truncated;           /* leave the last tokens of each prompt; 0: all */
     bool return_token_ids;
     bool echo;                     /* completions */
     bool add_special;              /* add_special_tokens: completions true, chat false */
@@ -70,7 +70,7 @@ struct params {
     struct logit_bias *logit_bias;
     uint32_t *allowed;              /* vocab_mask.h; NULL: every id */
     struct buf word_ends, word_ids; /* of sampling.rules */
-    struct grammar *grammar; /* the form of the answers; NULL: any text */
+    struct grammar *grammar;        /* the form of the answers; NULL: any text */
 };
 
 NODISCARD enum status params_parse(struct params *p, const struct server *srv,

@@ -34,7 +34,7 @@ static enum status parse_bias(const char *key, const struct json *value, uint32_
 }
 
 static enum status read_logit_bias(struct params *p, const struct server *srv,
-                                    const struct json *body, struct buf *why)
+                                   const struct json *body, struct buf *why)
 {
     const struct json *o = js_get_set(body, "logit_bias");
     size_t n = js_len(o);
@@ -65,8 +65,8 @@ static enum status read_logit_bias(struct params *p, const struct server *srv,
 
 /* --- allowed_token_ids --- */
 
-static enum status read_allowed(struct params *p, const struct server *srv,
-                                const struct json *body, struct buf *why)
+static enum status read_allowed(struct params *p, const struct server *srv, const struct json *body,
+                                struct buf *why)
 {
     const struct json *v = js_get_set(body, "allowed_token_ids");
     uint32_t n_vocab = srv->info->n_vocab;
@@ -139,8 +139,7 @@ static enum status read_word(struct params *p, const struct server *srv, const s
         return buf_why(why, ERR_INVALID, "bad_words: more than %d tokens in all words together",
                        VOCAB_N_WORD_IDS_MAX);
     return s == OK ? OK
-                   : buf_why(why, s, "bad_words[%zu]: cannot be tokenized: %s", i,
-                             status_words(s));
+                   : buf_why(why, s, "bad_words[%zu]: cannot be tokenized: %s", i, status_words(s));
 }
 
 static enum status read_bad_words(struct params *p, const struct server *srv,

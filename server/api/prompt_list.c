@@ -32,8 +32,7 @@ static enum status parse_one(struct prompt *p, const struct server *srv, const s
 }
 
 enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct server *srv,
-                              const struct json *body, const struct params *params,
-                              struct buf *why)
+                              const struct json *body, const struct params *params, struct buf *why)
 {
     const struct json *v = js_get_set(body, "prompt");
     bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);

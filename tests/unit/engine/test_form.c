@@ -62,15 +62,14 @@ static void without_rules_the_mask_of_min_tokens_is_used_as_it_is(void **state)
 
 static void a_bad_word_is_forbidden_where_its_beginning_stands(void **state)
 {
-    static const uint32_t word[] = {7, 8, 9}, one[] = {69}, ends[] = {3, 4},
-                          all[] = {7, 8, 9, 69};
+    static const uint32_t word[] = {7, 8, 9}, one[] = {69}, ends[] = {3, 4}, all[] = {7, 8, 9, 69};
     static const struct {
         uint32_t answer[4], n;
         bool forbidden;
     } cases[] = {
-        {{0}, 0, false},          {{8}, 1, false},          {{7, 8}, 2, true},
-        {{5, 7, 8}, 3, true},     {{7, 8, 5}, 3, false},    {{8, 7}, 2, false},
-        {{7, 8, 7, 8}, 4, true},  {{7, 7, 8, 9}, 4, false},
+        {{0}, 0, false},         {{8}, 1, false},          {{7, 8}, 2, true},
+        {{5, 7, 8}, 3, true},    {{7, 8, 5}, 3, false},    {{8, 7}, 2, false},
+        {{7, 8, 7, 8}, 4, true}, {{7, 7, 8, 9}, 4, false},
     };
     const struct vocab_rules rules = {.n_words = 2, .word_ends = ends, .word_ids = all};
 
@@ -163,8 +162,8 @@ static uint32_t count(const uint32_t *mask, uint32_t n_vocab)
 static void a_grammar_is_narrowed_and_wins_where_nothing_is_left(void **state)
 {
     static uint32_t allowed[4096];
-    uint32_t n_vocab = tokenizer_n_vocab(tokenizer), a = id_of("a"), b = id_of("b"),
-             ends[] = {1}, ids[] = {b};
+    uint32_t n_vocab = tokenizer_n_vocab(tokenizer), a = id_of("a"), b = id_of("b"), ends[] = {1},
+             ids[] = {b};
     const struct stop_model demo = {eos_ids, 1, n_vocab, tokenizer};
     struct vocab_rules rules = {.allowed = allowed};
     struct json *source = js_new_string("[abc]x", 6);

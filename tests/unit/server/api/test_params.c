@@ -309,8 +309,7 @@ static void logprobs_of_prompts_and_their_cut_are_read(void **state)
     refuses(PARAMS_CHAT, "{'prompt_logprobs':1,'stream':true}", ERR_INVALID,
             "prompt_logprobs: are not given in a stream");
     refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':0}", ERR_INVALID, "truncate_prompt_tokens: ");
-    refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':101}", ERR_INVALID,
-            "truncate_prompt_tokens: ");
+    refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':101}", ERR_INVALID, "truncate_prompt_tokens: ");
     refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':5,'documents':[{'text':'x'}]}", ERR_INVALID,
             "truncate_prompt_tokens: a prompt with documents");
 }

@@ -332,9 +332,10 @@ static void a_bad_message_is_named(void **state)
             ERR_INVALID, "documents[0].title: expected a string");
     refuses("{'messages':[{'role':'user','content':'x'}],'documents_placement':'top'}", ERR_INVALID,
             "documents_placement: expected");
-    refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'chat_template':'x'"
-            "}}",
-            ERR_UNSUPPORTED, "chat_template_kwargs.chat_template: not supported");
+    refuses(
+        "{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'chat_template':'x'"
+        "}}",
+        ERR_UNSUPPORTED, "chat_template_kwargs.chat_template: not supported");
     refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':[]}", ERR_INVALID,
             "chat_template_kwargs: expected an object");
     refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'raise':1}}",
