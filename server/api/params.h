@@ -4,7 +4,7 @@
  * Unsupported fields are refused by name. Fields that would not change a token (such as `user`) are
  * checked and have no effect. Unknown fields are ignored and collected (unknown_fields.h).
  *
- * Owns    the logit_bias array and a reference of the grammar: params_fini(). Stop strings and the
+ * Owns    the logit_bias array, the tools and a reference of the grammar: params_fini(). Stop strings and the
  *         session are borrowed from the JSON document.
  * Thread  one at a time.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "cache/cache.h"
 #include "engine/request.h"
+#include "server/api/tools.h"
 #include "server/api/unknown_fields.h"
 
 struct server;
@@ -65,6 +66,7 @@ struct params {
     uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
     struct detok_stop stops[DETOK_N_STOPS_MAX];
     struct logit_bias *logit_bias;
+    struct tools_use tools;
     struct grammar *grammar; /* the form of the answers; NULL: any text */
 };
 
