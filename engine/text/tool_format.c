@@ -97,7 +97,7 @@ static enum status set_schema(struct json *call, const struct json *function, bo
     schema = given ? js_copy_deep(given) : js_new_object();
     s = schema ? OK : ERR_NOMEM;
     if (s == OK && !given)
-        s = js_set(schema, "properties", js_new_object());
+        s = js_set(schema, "additionalProperties", js_new_bool(false));
     if (s == OK && !js_get(schema, "type") && !js_get(schema, "$ref"))
         s = set_text(schema, "type", "object");
     if (s == OK)
