@@ -62,16 +62,19 @@ static void count_files(struct inspection *i)
 
     snprintf(dir, sizeof dir, "%s", i->path);
     char *slash = strrchr(dir, '/');
-    if (i->is_gguf && !strstr(i->path, "-00001-of-")) {
+    const char *first = !i->is_gguf ? "" : slash ? i->path + (slash + 1 - dir) : i->path;
+    const char *number = strstr(first, "-00001-of-");
+    if (i->is_gguf && !number) {
         i->n_files = 1;
         i->n_file_bytes = stat(i->path, &st) == 0 ? (uint64_t)st.st_size : 0;
         return;
     }
     if (i->is_gguf && slash)
         *slash = '\0';
-    const char *first = i->is_gguf && slash ? slash + 1 : "";
-    size_t n_same = i->is_gguf ? (size_t)(strstr(first, "-00001-of-") - first) : 0;
-    DIR *d = opendir(i->is_gguf && !slash ? "." : dir);
+    if (i->is_gguf && !slash)
+        snprintf(dir, sizeof dir, ".");
+    size_t n_same = number ? (size_t)(number - first) : 0;
+    DIR *d = opendir(dir[0] ? dir : "/");
     while (d && (e = readdir(d)))
         if (strncmp(e->d_name, first, n_same) == 0)
             count_file(i, dir, e->d_name);

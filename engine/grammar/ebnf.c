@@ -11,10 +11,14 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
+#include "base/hex.h"
+#include "base/utf8.h"
 #include "engine/grammar/front.h"
 
 #define DEPTH_MAX 100u
 #define NAMES_MAX 4096u
+#define NAME_SLOTS (2 * NAMES_MAX) /* a power of two */
 #define NAME_BYTES_MAX 128u
 #define REPEAT_MAX 100000u
 #define CODE_MAX 0x10ffffu
@@ -32,6 +36,7 @@ struct parser {
     size_t len, at;
     bool is_lark;
     struct name *names; /* [n_names] */
+    uint16_t *slots;    /* [NAME_SLOTS] numbers of names by hash, plus 1; 0: none */
     uint32_t n_names;
     struct buf *why;
     enum status status;
@@ -44,9 +49,14 @@ static uint32_t refuse(struct parser *p, enum status s, const char *what)
 
     for (size_t i = 0; i < p->at && i < p->len; i++)
         line += p->text[i] == '\n';
-    if (p->status == OK)
+    if (p->status == OK && exprs_status(p->e) == OK)
         p->status = buf_why(p->why, s, "grammar, line %u: %s", line, what);
     return EXPR_FAILED;
+}
+
+static bool is_stopped(const struct parser *p)
+{
+    return p->status != OK || exprs_status(p->e) != OK;
 }
 
 /* --- words --- */
@@ -74,7 +84,7 @@ static void skip_space(struct parser *p)
 static bool take(struct parser *p, const char *word)
 {
     skip_space(p);
-    if (p->status != OK || !has(p, word))
+    if (is_stopped(p) || !has(p, word))
         return false;
     p->at += strlen(word);
     return true;
@@ -102,7 +112,7 @@ static bool at_definition(struct parser *p)
     skip_space(p);
     at = p->at;
     if (p->is_lark)
-        while (at < p->len && (p->text[at] == '?' || p->text[at] == '!'))
+        while (at < p->len && at < p->at + 2 && (p->text[at] == '?' || p->text[at] == '!'))
             at++;
     begin = at;
     at += name_bytes(p, at);
@@ -119,14 +129,19 @@ static bool at_definition(struct parser *p)
 /* The rule of a name; the name is noted if it is new. */
 static struct name *name_of(struct parser *p, const char *text, size_t len)
 {
-    for (uint32_t i = 0; i < p->n_names; i++)
-        if (p->names[i].len == len && memcmp(p->names[i].text, text, len) == 0)
-            return &p->names[i];
+    uint32_t at = hash_crc32c(0, text, len) % NAME_SLOTS, i;
+
+    while ((i = p->slots[at])) {
+        if (p->names[i - 1].len == len && memcmp(p->names[i - 1].text, text, len) == 0)
+            return &p->names[i - 1];
+        at = (at + 1) % NAME_SLOTS;
+    }
     if (p->n_names == NAMES_MAX || len > NAME_BYTES_MAX) {
         refuse(p, ERR_TOO_LARGE, "too many rules, or too long a name");
         return NULL;
     }
     p->names[p->n_names] = (struct name){text, len, expr_new_rule(p->e), false};
+    p->slots[at] = (uint16_t)(p->n_names + 1);
     return &p->names[p->n_names++];
 }
 
@@ -137,12 +152,12 @@ static uint32_t hex(struct parser *p, uint32_t n)
     uint32_t code = 0;
 
     for (; n > 0; n--) {
-        char c = p->at < p->len ? p->text[p->at] : ' ';
-        if (!isxdigit((unsigned char)c)) {
+        int digit = p->at < p->len ? hex_value(p->text[p->at]) : -1;
+        if (digit < 0) {
             refuse(p, ERR_INVALID, "a hexadecimal number is wrong");
             return 0;
         }
-        code = code * 16 + (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+        code = code * 16 + (uint32_t)digit;
         p->at++;
     }
     if (code > CODE_MAX)
@@ -150,27 +165,27 @@ static uint32_t hex(struct parser *p, uint32_t n)
     return code;
 }
 
-/* The next character of a text or class, where a backslash escapes. */
+/* The next character of a text or class, where a backslash escapes; there is one. */
 static uint32_t next_code(struct parser *p)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v";
-    unsigned char c = (unsigned char)p->text[p->at++];
+    uint32_t code = 0;
 
-    if (c == '\\' && p->at < p->len) {
-        char letter = p->text[p->at++];
+    if (p->text[p->at] == '\\' && p->at + 1 < p->len) {
+        char letter = p->text[++p->at];
         const char *found = letter ? strchr(from, letter) : NULL;
+        p->at += found || isalnum((unsigned char)letter);
         if (found)
             return (unsigned char)to[found - from];
         if (letter == 'x' || letter == 'u' || letter == 'U')
             return hex(p, letter == 'x' ? 2 : letter == 'u' ? 4 : 8);
         if (isalnum((unsigned char)letter))
-            refuse(p, ERR_UNSUPPORTED, "an escape that is not known");
-        return (unsigned char)letter;
+            return refuse(p, ERR_UNSUPPORTED, "an escape that is not known");
     }
-    uint32_t n = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : c >= 0xc0 ? 1 : 0;
-    uint32_t code = n == 3 ? c & 7u : n == 2 ? c & 15u : n == 1 ? c & 31u : c;
-    for (; n > 0 && p->at < p->len; n--)
-        code = code << 6 | ((unsigned char)p->text[p->at++] & 63u);
+    size_t n = utf8_decode(p->text + p->at, p->len - p->at, &code);
+    if (n == 0)
+        refuse(p, ERR_INVALID, "no UTF-8");
+    p->at += n ? n : 1;
     return code;
 }
 
@@ -321,7 +336,7 @@ static uint32_t parse_repeated(struct parser *p)
 {
     uint32_t x = parse_atom(p);
 
-    while (p->status == OK) {
+    while (!is_stopped(p)) {
         if (take(p, "*"))
             x = expr_repeat(p->e, x, 0, EXPR_MANY);
         else if (take(p, "+"))
@@ -341,7 +356,7 @@ static uint32_t parse_repeated(struct parser *p)
 static bool ends_sequence(struct parser *p)
 {
     skip_space(p);
-    return p->status != OK || p->at >= p->len || strchr("|)]%", p->text[p->at]) || has(p, "->") ||
+    return is_stopped(p) || p->at >= p->len || strchr("|)]%", p->text[p->at]) || has(p, "->") ||
            at_definition(p);
 }
 
@@ -386,24 +401,23 @@ static void parse_rule(struct parser *p)
         refuse(p, ERR_INVALID, "a rule is defined twice");
     p->at = (size_t)((const char *)memchr(p->text + p->at, ':', p->len - p->at) - p->text);
     p->at += p->is_lark ? 1 : 3;
-    if (!name || p->status != OK)
+    if (!name || is_stopped(p))
         return;
     name->is_defined = true;
     uint32_t rule = name->rule;
     expr_define(p->e, rule, parse_alternatives(p));
 }
 
-static enum status check_names(struct parser *p, const char *first, uint32_t *out)
+static void check_names(struct parser *p, const char *first, uint32_t *out)
 {
     const struct name *root = name_of(p, first, strlen(first));
 
-    for (uint32_t i = 0; p->status == OK && i < p->n_names; i++)
+    for (uint32_t i = 0; !is_stopped(p) && i < p->n_names; i++)
         if (!p->names[i].is_defined)
             p->status = buf_why(p->why, ERR_INVALID, "grammar: rule %.*s is not defined",
                                 (int)p->names[i].len, p->names[i].text);
     if (p->status == OK && root)
         *out = expr_rule(p->e, root->rule);
-    return p->status;
 }
 
 enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *out,
@@ -413,13 +427,16 @@ enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *
 
     p.is_lark = memmem(text, len, "::=", 3) == NULL;
     p.names = calloc(NAMES_MAX, sizeof *p.names);
-    if (!p.names)
-        return buf_why(why, ERR_NOMEM, "out of memory for the grammar");
-    for (skip_space(&p); p.status == OK && p.at < p.len; skip_space(&p))
+    p.slots = calloc(NAME_SLOTS, sizeof *p.slots);
+    if (!p.names || !p.slots)
+        p.status = buf_why(why, ERR_NOMEM, "out of memory for the grammar");
+    for (skip_space(&p); !is_stopped(&p) && p.at < p.len; skip_space(&p))
         parse_rule(&p);
-    enum status s = check_names(&p, p.is_lark ? "start" : "root", out);
+    if (!is_stopped(&p))
+        check_names(&p, p.is_lark ? "start" : "root", out);
     free(p.names);
-    return s;
+    free(p.slots);
+    return p.status;
 }
 
 enum status front_choice(struct exprs *e, const struct json *list, uint32_t *out, struct buf *why)

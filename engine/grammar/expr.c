@@ -5,6 +5,7 @@
 
 #define CODE_MAX 0x10ffffu
 #define RANGES_MAX 4096u
+#define N_STATES_MAX (UINT32_MAX / 4)
 #define CLASS_STATES 8u /* larger classes become rules */
 
 struct code_rule {
@@ -107,6 +108,14 @@ uint32_t expr_byte(struct exprs *e, const struct byte_set *set)
     return add(e, (struct expr){.kind = EXPR_BYTE, .a = i, .n_states = 1});
 }
 
+/* Estimates end at N_STATES_MAX. */
+static uint32_t sum_of(const struct exprs *e, uint32_t a, uint32_t b)
+{
+    uint32_t n = e->v[a].n_states + e->v[b].n_states + 1;
+
+    return n < N_STATES_MAX ? n : N_STATES_MAX;
+}
+
 uint32_t expr_seq(struct exprs *e, uint32_t a, uint32_t b)
 {
     if (a == EXPR_FAILED || b == EXPR_FAILED)
@@ -115,9 +124,7 @@ uint32_t expr_seq(struct exprs *e, uint32_t a, uint32_t b)
         return b;
     if (e->v[b].kind == EXPR_EMPTY)
         return a;
-    return add(
-        e, (struct expr){
-               .kind = EXPR_SEQ, .a = a, .b = b, .n_states = e->v[a].n_states + e->v[b].n_states});
+    return add(e, (struct expr){.kind = EXPR_SEQ, .a = a, .b = b, .n_states = sum_of(e, a, b) - 1});
 }
 
 uint32_t expr_alt(struct exprs *e, uint32_t a, uint32_t b)
@@ -128,10 +135,7 @@ uint32_t expr_alt(struct exprs *e, uint32_t a, uint32_t b)
         return b;
     if (e->v[b].kind == EXPR_NEVER)
         return a;
-    return add(e, (struct expr){.kind = EXPR_ALT,
-                                .a = a,
-                                .b = b,
-                                .n_states = e->v[a].n_states + e->v[b].n_states + 1});
+    return add(e, (struct expr){.kind = EXPR_ALT, .a = a, .b = b, .n_states = sum_of(e, a, b)});
 }
 
 uint32_t expr_repeat(struct exprs *e, uint32_t a, uint32_t min, uint32_t max)
@@ -143,7 +147,7 @@ uint32_t expr_repeat(struct exprs *e, uint32_t a, uint32_t min, uint32_t max)
                                 .a = a,
                                 .min = min,
                                 .max = max,
-                                .n_states = n < UINT32_MAX / 4 ? (uint32_t)n + 1 : UINT32_MAX / 4});
+                                .n_states = n < N_STATES_MAX ? (uint32_t)n + 1 : N_STATES_MAX});
 }
 
 uint32_t expr_text(struct exprs *e, const char *text, size_t len)

@@ -51,7 +51,7 @@ enum grammar_kind {
 NODISCARD enum status grammar_create(struct grammar **out, struct grammar_vocab *v,
                                      enum grammar_kind kind, const struct json *source,
                                      struct buf *why);
-/* Memory of the grammar itself, without what runs have made it remember (at most about 160 MB). */
+/* Memory of the grammar with what runs have made it remember, at most about 200 MB. */
 size_t grammar_bytes(const struct grammar *g);
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */

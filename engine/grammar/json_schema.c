@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hex.h"
 #include "engine/grammar/front.h"
 #include "engine/grammar/json_number.h"
 #include "engine/grammar/json_string.h"
@@ -17,7 +18,9 @@
 
 #define DEPTH_MAX 200u
 #define REFS_MAX 4096u
-#define SPACES_MAX 20u /* of an indented line */
+#define MERGED_BYTES_MAX ((size_t)16 << 20)
+#define COMPARISONS_MAX 5000000u /* of values of oneOf */
+#define SPACES_MAX 20u           /* of an indented line */
 #define ITEMS_MAX 10000u
 #define CHARACTERS_MAX 100000u
 
@@ -32,12 +35,20 @@ struct reader {
     uint32_t n_refs;
     struct json *made[REFS_MAX]; /* [n_made] merged schemas, released at the end */
     uint32_t n_made;
+    size_t n_merged_bytes; /* of them */
+    uint32_t n_comparisons_left;
     uint32_t space, any, string; /* rules; EXPR_FAILED: not made yet */
 };
 
+/* Whether the schema is refused, or a bound or the memory is used up: nothing more is read then. */
+static bool is_stopped(const struct reader *r)
+{
+    return r->status != OK || exprs_status(r->e) != OK;
+}
+
 static uint32_t refuse(struct reader *r, enum status s, const char *what, const char *name)
 {
-    if (r->status == OK)
+    if (!is_stopped(r))
         r->status = buf_why(r->why, s, "JSON schema: %s%s%.100s", what, *name ? " " : "", name);
     return EXPR_FAILED;
 }
@@ -310,6 +321,14 @@ static bool is_required(const struct json *required, const char *name)
     return false;
 }
 
+static bool has_name(const struct properties *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->n; i++)
+        if (strcmp(p->names[i], name) == 0)
+            return true;
+    return false;
+}
+
 /* The declared properties, then those that are only required. */
 static void list_properties(struct reader *r, const struct json *j, struct properties *p)
 {
@@ -329,11 +348,11 @@ static void list_properties(struct reader *r, const struct json *j, struct prope
         p->n++;
     }
     for (size_t i = 0; r->status == OK && i < js_len(required); i++) {
-        const struct json *name = js_at(required, i);
-        if (!js_is(name, JS_STRING))
+        const char *name = NULL;
+        if (js_read_cstr(js_at(required, i), "required", &name, NULL) != OK)
             refuse(r, ERR_INVALID, "required has something else than names", "");
-        else if (!declared || !js_get(declared, js_string(name, NULL))) {
-            p->names[p->n] = js_string(name, NULL);
+        else if (!has_name(p, name)) {
+            p->names[p->n] = name;
             p->schemas[p->n] = NULL;
             p->required[p->n++] = true;
         }
@@ -351,7 +370,7 @@ static uint32_t join_properties(struct reader *r, const struct properties *p, ui
         behind = expr_repeat(r->e, expr_seq(r->e, comma, more), 0, EXPR_MANY);
         first = list(r, more, 0, EXPR_MANY);
     }
-    for (uint32_t i = p->n; i-- > 0 && r->status == OK;) {
+    for (uint32_t i = p->n; i-- > 0 && !is_stopped(r);) {
         uint32_t key = quoted(r, front_json_text(r->e, p->names[i], strlen(p->names[i])));
         uint32_t one = make_rule(r, pair(r, key, read_schema(r, p->schemas[i])));
         uint32_t rest = make_rule(r, behind);
@@ -520,7 +539,7 @@ static uint32_t read_types(struct reader *r, const struct json *j)
         return read_type(r, j, js_string(type, NULL));
     if (!js_is(type, JS_ARRAY) || js_len(type) == 0)
         return refuse(r, ERR_INVALID, "type is no name and no list of names", "");
-    for (size_t i = 0; i < js_len(type) && r->status == OK; i++) {
+    for (size_t i = 0; i < js_len(type) && !is_stopped(r); i++) {
         if (!js_is(js_at(type, i), JS_STRING))
             return refuse(r, ERR_INVALID, "type has something else than names", "");
         x = expr_alt(r->e, x, read_type(r, j, js_string(js_at(type, i), NULL)));
@@ -558,7 +577,7 @@ static uint32_t read_enum(struct reader *r, const struct json *j, const struct j
 {
     uint32_t x = expr_never(r->e), n = 0;
 
-    for (size_t i = 0; i < js_len(values); i++)
+    for (size_t i = 0; i < js_len(values) && !is_stopped(r); i++)
         if (fits_type(js_at(values, i), js_get(j, "type"))) {
             x = expr_alt(r->e, x, literal(r, js_at(values, i)));
             n++;
@@ -607,12 +626,11 @@ static const struct json *resolve(const struct reader *r, const char *ref)
     while (at && *ref == '/') {
         size_t n = 0;
         for (ref++; *ref && *ref != '/' && n + 1 < sizeof name; ref++) {
-            unsigned code;
             char c = *ref;
             if (c == '~' && (ref[1] == '0' || ref[1] == '1'))
                 c = *++ref == '0' ? '~' : '/';
-            else if (c == '%' && sscanf(ref + 1, "%2x", &code) == 1) {
-                c = (char)code;
+            else if (c == '%' && hex_value(ref[1]) >= 0 && hex_value(ref[2]) >= 0) {
+                c = (char)(hex_value(ref[1]) * 16 + hex_value(ref[2]));
                 ref += 2;
             }
             name[n++] = c;
@@ -649,15 +667,17 @@ static const struct json *merged(struct reader *r, const struct json *a, const s
 {
     struct json *m = NULL;
     char conflict[64] = "";
-    enum status s = schema_merge(&m, a, b, without, conflict, sizeof conflict);
 
-    if (s == OK && r->n_made == REFS_MAX)
-        s = ERR_TOO_LARGE;
+    r->n_merged_bytes += schema_bytes(a) + schema_bytes(b);
+    if (r->n_made == REFS_MAX || r->n_merged_bytes > MERGED_BYTES_MAX) {
+        refuse(r, ERR_TOO_LARGE, "too many or too large schemas that are joined", "");
+        return NULL;
+    }
+    enum status s = schema_merge(&m, a, b, without, conflict, sizeof conflict);
     if (s == OK) {
         r->made[r->n_made++] = m;
         return m;
     }
-    js_unref(m);
     refuse(r, s, s == ERR_UNSUPPORTED ? "two schemas for one value cannot be joined:" : "",
            s == ERR_UNSUPPORTED ? conflict : status_name(s));
     return NULL;
@@ -706,11 +726,14 @@ static uint32_t read_any_of(struct reader *r, const struct json *j, const char *
     if (strcmp(name, "oneOf") == 0)
         for (size_t i = 0; i < js_len(list_of); i++)
             for (size_t k = 0; k < i; k++)
-                if (!schemas_exclude(js_at(list_of, i), js_at(list_of, k)))
-                    return refuse(r, ERR_UNSUPPORTED,
-                                  "oneOf with schemas that one value may match together: use anyOf",
-                                  "");
-    for (size_t i = 0; i < js_len(list_of) && r->status == OK; i++) {
+                if (!schemas_exclude(js_at(list_of, i), js_at(list_of, k), &r->n_comparisons_left))
+                    return r->n_comparisons_left
+                               ? refuse(r, ERR_UNSUPPORTED,
+                                        "oneOf with schemas that one value may match together: "
+                                        "use anyOf",
+                                        "")
+                               : refuse(r, ERR_TOO_LARGE, "too many values to compare:", name);
+    for (size_t i = 0; i < js_len(list_of) && !is_stopped(r); i++) {
         const struct json *one = js_at(list_of, i);
         if (has_more && !(one = merged(r, j, one, name)))
             return EXPR_FAILED;
@@ -745,7 +768,7 @@ static uint32_t read_schema(struct reader *r, const struct json *j)
 {
     uint32_t x;
 
-    if (r->status != OK)
+    if (is_stopped(r))
         return EXPR_FAILED;
     if (!j || (js_is(j, JS_BOOL) && js_bool(j)))
         return any_value(r);
@@ -771,6 +794,7 @@ static struct reader *new_reader(struct exprs *e, const struct json *root, struc
         r->root = root;
         r->why = why;
         r->space = r->any = r->string = EXPR_FAILED;
+        r->n_comparisons_left = COMPARISONS_MAX;
     }
     return r;
 }

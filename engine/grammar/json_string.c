@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 static uint32_t seq3(struct exprs *e, uint32_t a, uint32_t b, uint32_t c)
 {
@@ -91,17 +92,6 @@ const char *front_format_regex(const char *format)
 
 /* --- keys --- */
 
-static uint32_t code_at(const unsigned char *p, size_t *len)
-{
-    *len = *p < 0x80 ? 1 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4;
-    switch (*len) {
-    case 1: return *p;
-    case 2: return (p[0] & 31u) << 6 | (p[1] & 63u);
-    case 3: return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    default: return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-    }
-}
-
 /* Characters of a key up to its end, so that the key is none of the sorted names [n], of which
  * `at` bytes are equal to it so far. */
 static uint32_t other_key(struct exprs *e, const char *const *names, size_t n, size_t at)
@@ -115,21 +105,25 @@ static uint32_t other_key(struct exprs *e, const char *const *names, size_t n, s
     if (!next)
         return expr_fail(e, ERR_NOMEM);
     for (size_t i = 0; i < n; i = end) {
-        const unsigned char *p = (const unsigned char *)names[i] + at;
-        size_t len;
+        const char *p = names[i] + at;
+        uint32_t code;
         end = i + 1;
         if (*p == 0) {
             may_end = false;
             continue;
         }
-        uint32_t code = code_at(p, &len);
+        size_t len = utf8_decode(p, strlen(p), &code);
+        if (len == 0) { /* no UTF-8 */
+            free(next);
+            return expr_fail(e, ERR_INVALID);
+        }
         while (end < n && strncmp(names[i] + at, names[end] + at, len) == 0)
             end++;
         next[n_next++] = (struct code_range){code, code};
         if (code >= 0x20 && code != '"' && code != '\\')
-            x = expr_alt(e, x,
-                         expr_seq(e, expr_text(e, (const char *)p, len),
-                                  other_key(e, names + i, end - i, at + len)));
+            x = expr_alt(
+                e, x,
+                expr_seq(e, expr_text(e, p, len), other_key(e, names + i, end - i, at + len)));
     }
     memcpy(next + n_next, not_plain, sizeof not_plain);
     x = expr_alt(e, x,

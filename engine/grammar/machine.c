@@ -7,9 +7,10 @@
 #define CONFIGS_MAX (1u << 18)
 #define LARGE_BYTES ((size_t)48 << 20)
 #define BYTES_MAX ((size_t)96 << 20)
-#define WAYS_MAX 4096u  /* of one configuration */
-#define DEPTH_MAX 512u  /* of calls */
-#define BUDGET 2000000u /* states looked at: some 50 ms */
+#define WAYS_MAX 4096u    /* of one configuration */
+#define DEPTH_MAX 512u    /* of calls */
+#define BUDGET 2000000u   /* states looked at: some 50 ms */
+#define WAYS_PER_UNIT 16u /* ways that are tried with a byte, at the price of one state */
 #define UNKNOWN UINT32_MAX
 #define BOTTOM 0u /* the stack below the first rule */
 
@@ -48,7 +49,8 @@ struct machine {
     /* The configuration that is being made. */
     uint32_t *todo; /* [n_todo] nodes whose ways are not found yet */
     uint32_t n_todo, todo_cap;
-    uint32_t *seen; /* [nodes_cap] the round that saw a node */
+    uint32_t *seen; /* [seen_cap] the round that saw a node */
+    uint32_t seen_cap;
     uint32_t round;
     uint32_t found[WAYS_MAX];
     uint32_t n_found;
@@ -156,14 +158,15 @@ static enum status node_of(struct machine *m, uint32_t state, uint32_t below, ui
             return OK;
         }
     }
-    uint32_t cap = m->nodes_cap;
     s = grow(m, (void **)&m->nodes, m->n_nodes, &m->nodes_cap, 1, NODES_MAX, sizeof *m->nodes);
-    if (s == OK && m->nodes_cap != cap) {
+    if (s == OK && m->nodes_cap != m->seen_cap) {
         uint32_t *seen = realloc(m->seen, m->nodes_cap * sizeof *seen);
         if (!seen)
             return ERR_NOMEM;
-        memset(seen + cap, 0, (m->nodes_cap - cap) * sizeof *seen);
+        memset(seen + m->seen_cap, 0, (m->nodes_cap - m->seen_cap) * sizeof *seen);
+        m->n_bytes += (m->nodes_cap - m->seen_cap) * sizeof *seen;
         m->seen = seen;
+        m->seen_cap = m->nodes_cap;
     }
     if (s != OK)
         return s;
@@ -274,7 +277,8 @@ static enum status end_config(struct machine *m, uint32_t *out)
                  sizeof *m->configs);
     if (s != OK)
         return s;
-    memcpy(m->ways + m->n_ways, m->found, m->n_found * sizeof *m->found);
+    if (m->n_found > 0)
+        memcpy(m->ways + m->n_ways, m->found, m->n_found * sizeof *m->found);
     m->configs[m->n_configs] = (struct config){m->n_ways, m->n_found, UNKNOWN, m->accepts};
     m->n_ways += m->n_found;
     table_put(&m->config_table, hash, m->n_configs);
@@ -286,6 +290,10 @@ static enum status compute_step(struct machine *m, uint32_t config, uint8_t byte
 {
     enum status s = OK;
 
+    uint32_t price = m->configs[config].n / WAYS_PER_UNIT;
+    if (price > m->budget)
+        return ERR_TOO_LARGE;
+    m->budget -= price;
     begin_config(m);
     for (uint32_t i = 0; s == OK && i < m->configs[config].n; i++) {
         struct node n = m->nodes[m->ways[m->configs[config].first + i]];
@@ -337,6 +345,11 @@ uint32_t machine_n_configs(const struct machine *m)
     return m->n_configs;
 }
 
+size_t machine_bytes(const struct machine *m)
+{
+    return sizeof *m + m->n_bytes;
+}
+
 bool machine_is_large(const struct machine *m)
 {
     return m->n_bytes > LARGE_BYTES || m->n_configs > CONFIGS_MAX / 2 || m->n_nodes > NODES_MAX / 2;
@@ -355,6 +368,7 @@ static enum status begin(struct machine *m)
     m->seen = calloc(m->nodes_cap ? m->nodes_cap : 1, sizeof *m->seen);
     if (s != OK || !m->seen)
         return ERR_NOMEM;
+    m->seen_cap = m->nodes_cap;
     m->nodes[m->n_nodes++] = (struct node){UNKNOWN, BOTTOM, 0};
     m->configs[m->n_configs++] = (struct config){.next = UNKNOWN};
     begin_config(m);

@@ -32,6 +32,8 @@ bool machine_accepts(const struct machine *m, uint32_t config);
 bool machine_goes_on(const struct machine *m, uint32_t config);
 /* Number of configurations so far; they are 0 .. n - 1. */
 uint32_t machine_n_configs(const struct machine *m);
+/* Memory of the machine. */
+size_t machine_bytes(const struct machine *m);
 /* Whether so much has been visited that new texts should begin with a new machine. */
 bool machine_is_large(const struct machine *m);
 

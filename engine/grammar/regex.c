@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hex.h"
+#include "base/utf8.h"
 #include "engine/grammar/front.h"
 
 #define DEPTH_MAX 100u
@@ -30,14 +32,15 @@ struct parser {
 
 static uint32_t refuse(struct parser *p, enum status s, const char *what)
 {
-    if (p->status == OK)
+    if (p->status == OK && exprs_status(p->e) == OK)
         p->status = buf_why(p->why, s, "regular expression, at byte %zu: %s", p->at, what);
     return EXPR_FAILED;
 }
 
+/* At the end, or where reading ends for a reason. */
 static bool at_end(const struct parser *p)
 {
-    return p->at >= p->len || p->status != OK;
+    return p->at >= p->len || p->status != OK || exprs_status(p->e) != OK;
 }
 
 static bool take(struct parser *p, char c)
@@ -52,21 +55,21 @@ static bool takes(struct parser *p, const char *word)
 {
     size_t n = strlen(word);
 
-    if (p->len - p->at < n || memcmp(p->text + p->at, word, n) != 0)
+    if (at_end(p) || p->len - p->at < n || memcmp(p->text + p->at, word, n) != 0)
         return false;
     p->at += n;
     return true;
 }
 
-/* The next character, which is UTF-8: JSON strings are. */
+/* The next character; there is one. */
 static uint32_t next_code(struct parser *p)
 {
-    unsigned char c = (unsigned char)p->text[p->at++];
-    uint32_t n = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : c >= 0xc0 ? 1 : 0;
-    uint32_t code = n == 3 ? c & 7u : n == 2 ? c & 15u : n == 1 ? c & 31u : c;
+    uint32_t code = 0;
+    size_t n = utf8_decode(p->text + p->at, p->len - p->at, &code);
 
-    for (; n > 0 && p->at < p->len; n--)
-        code = code << 6 | ((unsigned char)p->text[p->at++] & 63u);
+    if (n == 0)
+        refuse(p, ERR_INVALID, "no UTF-8");
+    p->at += n ? n : 1;
     return code;
 }
 
@@ -114,10 +117,8 @@ static uint32_t hex(struct parser *p, uint32_t n_min, uint32_t n_max)
 {
     uint32_t code = 0, n = 0;
 
-    for (; n < n_max && !at_end(p) && isxdigit((unsigned char)p->text[p->at]); n++) {
-        char c = p->text[p->at++];
-        code = code * 16 + (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-    }
+    for (; n < n_max && !at_end(p) && hex_value(p->text[p->at]) >= 0; n++)
+        code = code * 16 + (uint32_t)hex_value(p->text[p->at++]);
     if (n < n_min || code > CODE_MAX)
         refuse(p, ERR_INVALID, "a hexadecimal number is wrong");
     return code;
@@ -127,9 +128,13 @@ static uint32_t hex(struct parser *p, uint32_t n_min, uint32_t n_max)
 static uint32_t escaped(struct parser *p)
 {
     static const char from[] = "nrtfv0", to[] = "\n\r\t\f\v";
+
+    if (at_end(p)) {
+        refuse(p, ERR_INVALID, "a backslash is the last character");
+        return 0;
+    }
     char c = p->text[p->at];
     const char *found = c ? strchr(from, c) : NULL;
-
     if (found) {
         p->at++;
         return (unsigned char)to[found - from];
@@ -175,9 +180,7 @@ static uint32_t parse_class(struct parser *p)
         if (at_end(p))
             return refuse(p, ERR_INVALID, "] is missing");
         if (take(p, '\\')) {
-            if (at_end(p))
-                return refuse(p, ERR_INVALID, "a backslash is the last character");
-            if (add_named(&r, p->text[p->at])) {
+            if (!at_end(p) && add_named(&r, p->text[p->at])) {
                 p->at++;
                 continue;
             }
@@ -210,7 +213,8 @@ static uint32_t parse_group(struct parser *p)
     if (takes(p, "?P<") || takes(p, "?<")) {
         while (!at_end(p) && p->text[p->at] != '>')
             p->at++;
-        p->at++;
+        if (!take(p, '>'))
+            return refuse(p, ERR_INVALID, "> is missing behind the name of a group");
     } else if (!takes(p, "?:") && !at_end(p) && p->text[p->at] == '?') {
         return refuse(p, ERR_UNSUPPORTED, "flags and other groups with (? are not supported");
     }

@@ -28,17 +28,72 @@ bool schema_has_more(const struct json *j, const char *keyword)
     return false;
 }
 
-static bool equal(const struct json *a, const struct json *b)
+/* Take n of the comparisons that are left. */
+static bool pay(uint32_t *n_left, size_t n)
 {
-    struct buf x, y;
+    *n_left = n < *n_left ? *n_left - (uint32_t)n : 0;
+    return *n_left > 0;
+}
 
-    buf_init(&x, 1 << 20);
-    buf_init(&y, 1 << 20);
-    bool same = js_write(&x, a) == OK && js_write(&y, b) == OK && x.len == y.len &&
-                (x.len == 0 || memcmp(x.data, y.data, x.len) == 0);
-    buf_fini(&x);
-    buf_fini(&y);
-    return same;
+/* Whether two documents are one JSON value: 1 is 1.0, and members have no order. False too when no
+ * comparison is left. */
+static bool equal(const struct json *a, const struct json *b, uint32_t *n_left)
+{
+    bool numbers =
+        (js_is(a, JS_INT) || js_is(a, JS_REAL)) && (js_is(b, JS_INT) || js_is(b, JS_REAL));
+    size_t n = js_len(a), a_len, b_len;
+
+    if (!pay(n_left, 1) || (js_typeof(a) != js_typeof(b) && !numbers) || n != js_len(b))
+        return false;
+    switch (js_typeof(a)) {
+    case JS_NULL: return true;
+    case JS_BOOL: return js_bool(a) == js_bool(b);
+    case JS_INT:
+        if (js_is(b, JS_INT))
+            return js_int(a) == js_int(b);
+        return js_number(a) == js_number(b);
+    case JS_REAL: return js_number(a) == js_number(b);
+    case JS_STRING: {
+        const char *x = js_string(a, &a_len), *y = js_string(b, &b_len);
+        return a_len == b_len && pay(n_left, a_len / 64) && memcmp(x, y, a_len) == 0;
+    }
+    case JS_ARRAY:
+        for (size_t i = 0; i < n; i++)
+            if (!equal(js_at(a, i), js_at(b, i), n_left))
+                return false;
+        return true;
+    case JS_OBJECT:
+        for (void *it = js_first(a); it; it = js_next(a, it)) {
+            const struct json *other = js_get(b, js_it_key(it));
+            if (!other || !equal(js_it_value(it), other, n_left))
+                return false;
+        }
+        return true;
+    }
+    return false;
+}
+
+/* For two schemas that are to be joined, whose size the caller has bounded. */
+static bool same(const struct json *a, const struct json *b)
+{
+    uint32_t n_left = UINT32_MAX;
+
+    return equal(a, b, &n_left);
+}
+
+size_t schema_bytes(const struct json *j)
+{
+    size_t n = 64, len = 0;
+
+    if (js_is(j, JS_STRING)) {
+        (void)js_string(j, &len);
+        return n + len;
+    }
+    for (size_t i = 0; js_is(j, JS_ARRAY) && i < js_len(j); i++)
+        n += schema_bytes(js_at(j, i));
+    for (void *it = js_is(j, JS_OBJECT) ? js_first(j) : NULL; it; it = js_next(j, it))
+        n += 64 + strlen(js_it_key(it)) + schema_bytes(js_it_value(it));
+    return n;
 }
 
 static enum status keep(struct json *to, const char *key, const struct json *v)
@@ -84,7 +139,7 @@ static enum status join_properties(struct json *to, const struct json *more)
         const struct json *other = js_get(have, js_it_key(it));
         if (!other)
             s = keep(have, js_it_key(it), js_it_value(it));
-        else if (!equal(other, js_it_value(it)))
+        else if (!same(other, js_it_value(it)))
             s = ERR_UNSUPPORTED;
     }
     return s;
@@ -100,7 +155,7 @@ static enum status join(struct json *to, const char *key, const struct json *mor
         return join_required(to, more);
     if (strcmp(key, "properties") == 0 && js_is(have, JS_OBJECT) && js_is(more, JS_OBJECT))
         return join_properties(to, more);
-    return equal(have, more) ? OK : ERR_UNSUPPORTED;
+    return same(have, more) ? OK : ERR_UNSUPPORTED;
 }
 
 static bool is_closed(const struct json *j)
@@ -153,13 +208,13 @@ enum status schema_merge(struct json **out, const struct json *a, const struct j
 
 /* --- exclusion --- */
 
-static bool types_exclude(const struct json *a, const struct json *b)
+static bool types_exclude(const struct json *a, const struct json *b, uint32_t *n_left)
 {
     const struct json *x = js_get(a, "type"), *y = js_get(b, "type");
     static const char *const names[] = {"object", "array", "string", "boolean", "null"};
     bool both_numbers;
 
-    if (!x || !y)
+    if (!x || !y || !pay(n_left, 1 + js_len(x) + js_len(y)))
         return false;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (has_string(x, names[i]) && has_string(y, names[i]))
@@ -170,49 +225,56 @@ static bool types_exclude(const struct json *a, const struct json *b)
 }
 
 /* Whether a schema allows a value by its `const` or `enum`; true where it has neither. */
-static bool allows(const struct json *j, const struct json *v)
+static bool allows(const struct json *j, const struct json *v, uint32_t *n_left)
 {
     const struct json *constant = js_get(j, "const"), *values = js_get(j, "enum");
 
     if (constant)
-        return equal(constant, v);
+        return equal(constant, v, n_left);
     for (size_t i = 0; js_is(values, JS_ARRAY) && i < js_len(values); i++)
-        if (equal(js_at(values, i), v))
+        if (equal(js_at(values, i), v, n_left))
             return true;
     return !values;
 }
 
-static bool constants_exclude(const struct json *a, const struct json *b)
+static bool constants_exclude(const struct json *a, const struct json *b, uint32_t *n_left)
 {
     const struct json *constant = js_get(a, "const"), *values = js_get(a, "enum");
 
     if ((!constant && !js_is(values, JS_ARRAY)) || (!js_get(b, "const") && !js_get(b, "enum")))
         return false;
     if (constant)
-        return !allows(b, constant);
+        return !allows(b, constant, n_left);
     for (size_t i = 0; i < js_len(values); i++)
-        if (allows(b, js_at(values, i)))
+        if (allows(b, js_at(values, i), n_left))
             return false;
     return true;
 }
 
-bool schemas_exclude(const struct json *a, const struct json *b)
+/* Whether a property that both require excludes values of both. */
+static bool property_excludes(const struct json *a, const struct json *b, const char *name,
+                              const struct json *ours, const struct json *theirs, uint32_t *n_left)
+{
+    const struct json *x = js_get(a, "required"), *y = js_get(b, "required");
+
+    return pay(n_left, 1 + js_len(x) + js_len(y)) && has_string(x, name) && has_string(y, name) &&
+           (types_exclude(ours, theirs, n_left) || constants_exclude(ours, theirs, n_left));
+}
+
+bool schemas_exclude(const struct json *a, const struct json *b, uint32_t *n_left)
 {
     const struct json *ours, *theirs;
 
     if (!js_is(a, JS_OBJECT) || !js_is(b, JS_OBJECT))
         return false;
-    if (types_exclude(a, b) || constants_exclude(a, b))
-        return true;
+    if (types_exclude(a, b, n_left) || constants_exclude(a, b, n_left))
+        return *n_left > 0;
     ours = js_get(a, "properties");
     theirs = js_get(b, "properties");
     for (void *it = ours && theirs ? js_first(ours) : NULL; it; it = js_next(ours, it)) {
-        const char *name = js_it_key(it);
-        const struct json *other = js_get(theirs, name);
-        if (other && has_string(js_get(a, "required"), name) &&
-            has_string(js_get(b, "required"), name) &&
-            (types_exclude(js_it_value(it), other) || constants_exclude(js_it_value(it), other)))
-            return true;
+        const struct json *other = js_get(theirs, js_it_key(it));
+        if (other && property_excludes(a, b, js_it_key(it), js_it_value(it), other, n_left))
+            return *n_left > 0;
     }
     return false;
 }

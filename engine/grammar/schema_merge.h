@@ -15,8 +15,11 @@ NODISCARD enum status schema_merge(struct json **out, const struct json *a, cons
                                    const char *without, char *conflict, size_t size);
 /* Whether a schema says anything about values beside the keyword. */
 bool schema_has_more(const struct json *j, const char *keyword);
+/* Bytes that a copy takes, about. */
+size_t schema_bytes(const struct json *j);
 /* Whether it is certain that no value matches both: other types, other constants, or a required
- * property that excludes them. */
-bool schemas_exclude(const struct json *a, const struct json *b);
+ * property that excludes them. Each comparison of values takes one of *n_left; when none is left,
+ * the answer is false. */
+bool schemas_exclude(const struct json *a, const struct json *b, uint32_t *n_left);
 
 #endif

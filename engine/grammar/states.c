@@ -155,59 +155,57 @@ static enum status build_rules(struct builder *b, struct buf *why)
  * without a byte, would push calls for ever. */
 struct walk {
     const struct states *st;
-    uint8_t *nullable; /* [n] of first states of rules: END is reached without a byte */
-    uint32_t *seen;    /* [n] the walk that saw the state last */
-    uint32_t *tested;  /* [n] of first states of rules: the pass that tested them last */
-    uint32_t *stack;   /* [n] */
-    uint32_t walk;
+    uint8_t *nullable; /* [n] the end of the state's rule is reached without a byte */
+    uint32_t *heads;   /* [n] the last edge to a state, plus 1; 0: none */
+    uint32_t *edges; /* [2n] the next edge to the same state; edge 2s leads to a of state s, 2s + 1
+                          to b */
+    uint32_t *stack; /* [n] */
 };
 
-static uint32_t steps_of(const struct walk *w, uint32_t s, bool enters, uint32_t to[2])
+static uint32_t steps_of(const struct walk *w, uint32_t s, uint32_t to[2])
 {
     const struct state *x = &w->st->v[s];
     uint32_t n = 0;
 
-    if (x->kind == STATE_SPLIT || (x->kind == STATE_CALL && enters))
+    if (x->kind == STATE_SPLIT || x->kind == STATE_CALL)
         to[n++] = x->a;
     if (x->kind == STATE_SPLIT || (x->kind == STATE_CALL && w->nullable[x->a]))
         to[n++] = x->b;
     return n;
 }
 
-static bool reaches_end(struct walk *w, uint32_t from)
+static void add_edge(struct walk *w, uint32_t edge, uint32_t to)
 {
-    uint32_t n = 0, to[2];
-
-    w->seen[from] = ++w->walk;
-    w->stack[n++] = from;
-    while (n > 0) {
-        uint32_t s = w->stack[--n];
-        if (w->st->v[s].kind == STATE_END)
-            return true;
-        for (uint32_t i = 0, n_to = steps_of(w, s, false, to); i < n_to; i++)
-            if (w->seen[to[i]] != w->walk) {
-                w->seen[to[i]] = w->walk;
-                w->stack[n++] = to[i];
-            }
-    }
-    return false;
+    w->edges[edge] = w->heads[to];
+    w->heads[to] = edge + 1;
 }
 
+/* A split is nullable where one of its two ways is, a call where both the rule and what is behind
+ * the call are. From the ends of the rules backwards, each edge is taken once. */
 static void find_nullable(struct walk *w)
 {
-    bool more = true;
+    uint32_t n = 0;
 
-    for (uint32_t pass = 1; more; pass++) {
-        more = false;
-        for (uint32_t i = 0; i < w->st->n; i++) {
-            const struct state *s = &w->st->v[i];
-            if (s->kind != STATE_CALL || w->nullable[s->a] || w->tested[s->a] == pass)
-                continue;
-            w->tested[s->a] = pass;
-            w->nullable[s->a] = reaches_end(w, s->a);
-            more = more || w->nullable[s->a];
+    for (uint32_t i = 0; i < w->st->n; i++) {
+        const struct state *x = &w->st->v[i];
+        if (x->kind == STATE_END) {
+            w->nullable[i] = 1;
+            w->stack[n++] = i;
+        } else if (x->kind == STATE_SPLIT || x->kind == STATE_CALL) {
+            add_edge(w, 2 * i, x->a);
+            add_edge(w, 2 * i + 1, x->b);
         }
     }
+    while (n > 0)
+        for (uint32_t e = w->heads[w->stack[--n]]; e; e = w->edges[e - 1]) {
+            uint32_t from = (e - 1) / 2;
+            const struct state *x = &w->st->v[from];
+            if (w->nullable[from] ||
+                (x->kind == STATE_CALL && !(w->nullable[x->a] && w->nullable[x->b])))
+                continue;
+            w->nullable[from] = 1;
+            w->stack[n++] = from;
+        }
 }
 
 /* Tarjan's strongly connected components (1972), without recursion. */
@@ -246,7 +244,7 @@ static void search(const struct walk *w, struct components *c, uint32_t from)
 
     enter(c, from);
     while (c->n_path > 0) {
-        uint32_t s = c->path[c->n_path - 1], n_to = steps_of(w, s, true, to);
+        uint32_t s = c->path[c->n_path - 1], n_to = steps_of(w, s, to);
         if (c->next[s] < n_to) {
             uint32_t t = to[c->next[s]++];
             if (!c->number[t])
@@ -268,14 +266,14 @@ static void search(const struct walk *w, struct components *c, uint32_t from)
 static enum status check_recursion(const struct states *st, struct buf *why)
 {
     size_t n = st->n;
-    uint32_t *words = calloc(7 * n, sizeof *words);
+    uint32_t *words = calloc(8 * n, sizeof *words);
     uint8_t *bytes = calloc(3 * n, 1);
-    struct walk w = {.st = st, .nullable = bytes, .seen = words};
+    struct walk w = {.st = st, .nullable = bytes, .heads = words};
     enum status s = OK;
 
     if (words && bytes) {
         w.stack = words + n;
-        w.tested = words + 6 * n;
+        w.edges = words + 6 * n;
         struct components c = {.number = words + 2 * n,
                                .low = words + 3 * n,
                                .open = words + 4 * n,

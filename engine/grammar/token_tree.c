@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 static int by_bytes(const void *a, const void *b)
 {
     const struct token_bytes *x = a, *y = b;
@@ -84,34 +86,17 @@ void token_tree_fini(struct token_tree *t)
     *t = (struct token_tree){0};
 }
 
-/* Bytes of the character that begins at p; 0: it is no UTF-8, or cut. */
-static uint32_t character_bytes(const unsigned char *p, uint32_t len)
-{
-    uint32_t n = p[0] >= 0xc2 && p[0] <= 0xdf   ? 2
-                 : p[0] >= 0xe0 && p[0] <= 0xef ? 3
-                 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4
-                                                : 0;
-
-    if (n == 0 || n > len || (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    for (uint32_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
-}
-
 bool loop_set_has(const struct loop_set *s, const char *bytes, uint32_t len)
 {
-    const unsigned char *p = (const unsigned char *)bytes;
+    uint32_t n_chars = 0;
 
-    for (uint32_t i = 0; i < len;) {
-        uint32_t n = p[i] < 0x80 ? byte_set_has(&s->ascii, p[i])
-                     : s->others ? character_bytes(p + i, len - i)
-                                 : 0;
-        if (n == 0)
+    for (uint32_t i = 0; i < len; n_chars++) {
+        uint32_t code;
+        size_t n = utf8_decode(bytes + i, len - i, &code);
+        if (n == 0 || n_chars == s->chars_max ||
+            (n == 1 ? !byte_set_has(&s->ascii, (uint8_t)code) : !s->others))
             return false;
-        i += n;
+        i += (uint32_t)n;
     }
     return true;
 }

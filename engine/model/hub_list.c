@@ -9,6 +9,8 @@
 #include "engine/model/hub.h"
 
 #define N_FILES_MAX 20000
+#define N_VALUES_MAX 1000000
+#define PARSE_BYTES_MAX ((size_t)256 << 20)
 #define FILE_BYTES_MAX ((int64_t)1 << 42)
 #define SMALL_BYTES_MAX ((uint64_t)256 << 20) /* of a file that is not weights */
 #define LIST_BYTES_MAX 600                    /* of names in a message */
@@ -109,11 +111,12 @@ static enum status read_files(struct hub_list *l, struct buf *why)
 
 enum status hub_list_parse(struct hub_list *out, const char *text, size_t len, struct buf *why)
 {
+    const struct js_limits limits = {N_VALUES_MAX, PARSE_BYTES_MAX};
     struct buf inner;
 
     *out = (struct hub_list){.n = 0};
     buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = js_parse(&out->json, text, len, &inner);
+    enum status s = js_parse_limited(&out->json, text, len, &limits, &inner);
     if (s == OK)
         s = read_files(out, &inner);
     if (s != OK) {

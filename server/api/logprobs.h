@@ -1,4 +1,4 @@
-/* logprobs.h - writes log-probabilities of tokens as JSON, in OpenAI's two shapes.
+/* logprobs.h - writes log-probabilities of tokens as JSON, in OpenAI's two shapes and in vLLM's.
  *
  * Chats have one list of objects. Text completions have four parallel lists: tokens, their
  * logprobs, the best alternatives, and text_offset, the number of characters of the answer's text
@@ -33,6 +33,11 @@ NODISCARD enum status logprobs_add_completion(struct choice *c, const struct ser
 /* Append token i of the echoed prompt (c->scored, c->echo), in ascending order. The logprob of
  * token 0 is null, because it has no context. */
 NODISCARD enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint32_t i);
+/* Append entry i of the prompt's list prompt_logprobs to c->ranked, in ascending order, as vLLM
+ * writes it: {"ID": {"logprob", "rank", "decoded_token"}} of the token and of n_tops alternatives,
+ * null for token 0. The rank of a token that is none of them is null. */
+NODISCARD enum status logprobs_add_ranked(struct choice *c, const struct server *srv,
+                                          uint32_t n_tops, uint32_t i);
 /* Copy the logprobs of the whole prompt from another choice, which is not streamed. */
 NODISCARD enum status logprobs_copy_prompt(struct choice *c, const struct choice *from);
 

@@ -4,8 +4,8 @@
  * Unsupported fields are refused by name. Fields that would not change a token (such as `user`) are
  * checked and have no effect. Unknown fields are ignored and collected (unknown_fields.h).
  *
- * Owns    the logit_bias array, the tools and a reference of the grammar: params_fini(). Stop strings and the
- *         session are borrowed from the JSON document.
+ * Owns    the arrays of sampling, the tools and a reference of the grammar: params_fini(). Stop
+ *         strings and the session are borrowed from the JSON document.
  * Thread  one at a time.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
  *         name of the field.
@@ -56,7 +56,10 @@ struct params {
     double slo_ttft_ms, slo_tpot_ms; /* targets; 0: none */
     bool stream;
     bool include_usage;
-    bool logprobs; /* sampling.n_logprobs alternatives beside the token's own */
+    bool logprobs;                  /* n_tops alternatives beside the token's own */
+    bool prompt_logprobs;           /* n_prompt_tops beside the token's own; no stream */
+    uint32_t n_tops, n_prompt_tops; /* sampling.n_logprobs is the greater one */
+    uint32_t n_truncated;           /* leave the last tokens of each prompt; 0: all */
     bool return_token_ids;
     bool echo;                     /* completions */
     bool add_special;              /* add_special_tokens: completions true, chat false */
@@ -67,7 +70,9 @@ struct params {
     struct detok_stop stops[DETOK_N_STOPS_MAX];
     struct logit_bias *logit_bias;
     struct tools_use tools;
-    struct grammar *grammar; /* the form of the answers; NULL: any text */
+    uint32_t *allowed;              /* vocab_mask.h; NULL: every id */
+    struct buf word_ends, word_ids; /* of sampling.rules */
+    struct grammar *grammar;        /* the form of the answers; NULL: any text */
 };
 
 NODISCARD enum status params_parse(struct params *p, const struct server *srv,

@@ -8,9 +8,13 @@
 #include "base/hash.h"
 
 #define KEPT_MAX 64u
-#define KEPT_BYTES_MAX ((size_t)32 << 20)
+#define KEPT_BYTES_MAX ((size_t)256 << 20)
 #define SOURCE_BYTES_MAX ((size_t)1 << 20)
 #define HASH_BYTES 32
+
+/* Of a schema that is JSON text in a string. */
+static const struct js_limits inner_limits = {.n_values_max = 200000,
+                                              .n_bytes_max = (size_t)64 << 20};
 
 struct kept {
     struct grammar *grammar; /* NULL: free */
@@ -188,14 +192,22 @@ static size_t kept_bytes(const struct structured *s, uint32_t *n)
     return n_bytes;
 }
 
+/* Drop grammars until n_more of n_bytes have room: answers have made the others remember more. */
+static void make_room(struct structured *s, size_t n_bytes, uint32_t n_more)
+{
+    uint32_t n;
+
+    while ((kept_bytes(s, &n) + n_bytes > KEPT_BYTES_MAX || n + n_more > KEPT_MAX) && n > 0)
+        drop_oldest(s);
+}
+
 static void keep(struct structured *s, const uint8_t hash[HASH_BYTES], struct grammar *g)
 {
-    uint32_t n, i = 0;
+    uint32_t i = 0;
 
     if (grammar_bytes(g) > KEPT_BYTES_MAX || find(s, hash))
         return;
-    while (kept_bytes(s, &n) + grammar_bytes(g) > KEPT_BYTES_MAX || n == KEPT_MAX)
-        drop_oldest(s);
+    make_room(s, grammar_bytes(g), 1);
     while (s->kept[i].grammar)
         i++;
     s->kept[i].grammar = grammar_ref(g);
@@ -234,7 +246,7 @@ static enum status compile(struct grammar_vocab *vocab, const struct wish *w, st
     if (w->kind == GRAMMAR_JSON_SCHEMA && js_is(source, JS_STRING)) { /* a schema as JSON text */
         size_t len;
         const char *text = js_string(source, &len);
-        status = js_parse(&parsed, text, len, &inner);
+        status = js_parse_limited(&parsed, text, len, &inner_limits, &inner);
         source = parsed;
     }
     if (status == OK)
@@ -264,6 +276,7 @@ static enum status grammar_for(struct structured *s, const struct wish *w, struc
     if (k) {
         k->used = ++s->n_uses;
         *out = grammar_ref(k->grammar);
+        make_room(s, 0, 0);
     }
     pthread_mutex_unlock(&s->lock);
     if (status != OK)

@@ -202,7 +202,8 @@ def check_refusals(folder: Path) -> bool:
         refuse(folder, "attention.head_count are missing", {"llama.attention.head_count": None}),
         refuse(folder, "key llama.block_count: expected a number", {"llama.block_count": "two"}),
         refuse(folder, "for keys and 4 for values", {"llama.attention.value_length": 4}),
-        refuse(folder, "mixtures of experts", {"llama.expert_count": 8}),
+        refuse(folder, "architecture bailingmoe is not supported", {
+            "general.architecture": "bailingmoe"}),
         refuse(folder, "rope.scaling.type: wide is not supported", {
             "llama.rope.scaling.type": "wide"}),
         refuse(folder, "has no tensor model.embed_tokens.weight", {}),
@@ -227,6 +228,9 @@ def peak_bytes(path: Path) -> int:
         check=True, capture_output=True, text=True).stdout)
 
 
+WINDOW_BYTES = 4e6  # of mapped rows that two threads are decoding
+
+
 def check_memory(folder: Path) -> bool:
     """Against a model whose weights take nothing."""
     peaks, n_bytes = [], 0
@@ -238,7 +242,7 @@ def check_memory(folder: Path) -> bool:
         n_bytes = (model / "model.safetensors").stat().st_size // 2
         peaks.append(peak_bytes(make_gguf.make(model, path, kind="q8_0")))
     more = peaks[1] - peaks[0]
-    return report(more <= 1.1 * n_bytes, f"loading {n_bytes / 1e6:.1f} MB of weights takes "
+    return report(more <= 1.1 * n_bytes + WINDOW_BYTES, f"loading {n_bytes / 1e6:.1f} MB of weights takes "
                   f"{more / 1e6:.1f} MB")
 
 

@@ -88,6 +88,8 @@ RULES = [
     Rule(r"^build/tarn-server\b.*--kv-events", "server",
          ((r"\*:5557", f"127.0.0.1:{free_ports(1)}"), (r"\*:5558", f"127.0.0.1:{free_ports(1)}"))),
     Rule(r"^build/tarn-server\b", "server"),
+    Rule(r"^build/tarnctl models download\b", "skip",
+         why="needs the hub; the test hub_download runs it with a stand-in"),
     Rule(r"^build/tarnctl\b"),
     Rule(r"^echo [\s\S]*build/tarnctl docs add", expect=r"(created|unchanged): Mirandol"),
     Rule(r"^(python3 )?deploy/ask\.py\b"),
@@ -228,12 +230,19 @@ class Clone:
         self.env["TARN_URL"] = f"http://127.0.0.1:{self.port}"
 
     def add_downloaded_model(self, home: Path) -> None:
-        """org/name in the local Hugging Face cache: the demo model."""
+        """org/name in the local Hugging Face cache: the demo model, also as a GGUF file, which lies
+        beside the demo model's directory, too."""
+        demo = self.root / "deploy" / "demo-model"
+        gguf = self.root / "deploy" / "demo-model-Q4_K_M.gguf"
         model = home / ".cache" / "huggingface" / "hub" / "models--org--name"
         (model / "refs").mkdir(parents=True)
-        (model / "refs" / "main").write_text("0123")
-        (model / "snapshots").mkdir()
-        (model / "snapshots" / "0123").symlink_to(self.root / "deploy" / "demo-model")
+        for name in ("main", "revision"):
+            (model / "refs" / name).write_text("0123")
+        subprocess.run([sys.executable, str(REPO / "tests" / "tools" / "make_gguf.py"), str(demo),
+                        str(gguf), "--type", "q4_k"], check=True, stdout=subprocess.DEVNULL)
+        (model / "snapshots" / "0123").mkdir(parents=True)
+        for file in [*demo.iterdir(), gguf]:
+            (model / "snapshots" / "0123" / file.name).symlink_to(file)
 
     def localize(self, command: str) -> str:
         """Replace names by those that exist here: the port of the server, a model."""

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "base/hex.h"
 #include "engine/text/jinja/jinja_text.h"
 
 #define BALANCE_MAX 256 /* most nested brackets inside one tag */
@@ -231,15 +232,6 @@ static bool is_name_byte(char c)
            (unsigned char)c >= 0x80;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if ((c | 32) >= 'a' && (c | 32) <= 'f')
-        return (c | 32) - 'a' + 10;
-    return -1;
-}
-
 /* Append the character of \xHH, \uHHHH or \UHHHHHHHH; *at is at the letter. */
 static enum status hex_escape(struct lexer *l, struct jinja_str s, size_t *at, int n_digits,
                               struct jinja_out *o)
@@ -247,7 +239,7 @@ static enum status hex_escape(struct lexer *l, struct jinja_str s, size_t *at, i
     uint32_t cp = 0;
 
     for (int i = 0; i < n_digits; i++) {
-        int digit = *at < s.len ? hex_digit(s.p[*at]) : -1;
+        int digit = *at < s.len ? hex_value(s.p[*at]) : -1;
         if (digit < 0)
             return fail(l, "a string holds a truncated \\x or \\u escape");
         cp = cp << 4 | (uint32_t)digit;

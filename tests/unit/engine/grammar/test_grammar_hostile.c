@@ -1,0 +1,252 @@
+/* test_grammar_hostile.c - schemas, expressions and grammars that try to take all memory or time, or
+ * to read behind their text: each ends, refused by name or made. */
+#include "tests/unit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "engine/grammar/grammar.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+#define TEXT_BYTES_MAX ((size_t)2 << 20)
+
+static struct tokenizer *tokenizer;
+static struct grammar_vocab *vocab;
+static struct buf text, why; /* the source, and why it was refused */
+
+static int open_vocab(void **state)
+{
+    (void)state;
+    buf_init(&text, TEXT_BYTES_MAX);
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(tokenizer_load(&tokenizer, TARN_SOURCE_DIR "/deploy/demo-model", &why));
+    assert_ok(grammar_vocab_create(&vocab, tokenizer, tokenizer_n_vocab(tokenizer)));
+    return 0;
+}
+
+static int close_vocab(void **state)
+{
+    (void)state;
+    grammar_vocab_destroy(vocab);
+    tokenizer_destroy(tokenizer);
+    buf_fini(&text);
+    buf_fini(&why);
+    return 0;
+}
+
+static void put(const char *words)
+{
+    assert_ok(buf_puts(&text, words));
+}
+
+static void put_times(uint32_t n, const char *words)
+{
+    for (uint32_t i = 0; i < n; i++)
+        put(words);
+}
+
+/* Make the grammar of the text, which is emptied. */
+static enum status make(enum grammar_kind kind)
+{
+    bool is_text = kind == GRAMMAR_REGEX || kind == GRAMMAR_EBNF;
+    struct json *j = is_text ? js_new_string(text.data, text.len) : NULL;
+    struct grammar *g = NULL;
+    enum status s = OK;
+
+    buf_reset(&why);
+    if (!is_text)
+        s = js_parse(&j, text.data, text.len, &why);
+    assert_ok(s);
+    s = grammar_create(&g, vocab, kind, j, &why);
+    assert_true((s == OK) == (g != NULL) && (s == OK || why.len > 0));
+    grammar_unref(g);
+    js_unref(j);
+    buf_reset(&text);
+    return s;
+}
+
+static void assert_refused(enum grammar_kind kind, enum status want, const char *word)
+{
+    enum status s = make(kind);
+
+    if (s != want || !strstr(buf_str(&why), word))
+        fail_msg("%s: %s", status_name(s), buf_str(&why));
+}
+
+static void references_end_where_their_text_ends(void **state)
+{
+    static const char *const refs[] = {"#/a%5", "#/a%", "#/a%4", "#/%", "#/~", "", "#a", "#/% 5"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(refs); i++) {
+        assert_ok(buf_printf(&text, "{\"$ref\": \"%s\"}", refs[i]));
+        assert_refused(GRAMMAR_JSON_SCHEMA, ERR_INVALID, "names nothing");
+    }
+    put("{\"$ref\": \"#/%61%2B\", \"a+\": {\"type\": \"null\"}}");
+    assert_ok(make(GRAMMAR_JSON_SCHEMA));
+}
+
+static void schemas_in_schemas_do_not_multiply(void **state)
+{
+    (void)state;
+    put_times(60, "{\"type\": [\"object\", \"object\", \"object\"], \"properties\": {\"a\": ");
+    put("true");
+    put_times(60, "}}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "too large");
+    put("{\"$defs\": {\"d0\": {\"type\": \"null\"}");
+    for (int i = 1; i < 40; i++)
+        assert_ok(buf_printf(&text,
+                             ", \"d%d\": {\"anyOf\": [{\"$ref\": \"#/$defs/d%d\", \"nullable\": "
+                             "true}, {\"$ref\": \"#/$defs/d%d\", \"nullable\": true}]}",
+                             i, i - 1, i - 1));
+    put("}, \"anyOf\": [{\"$ref\": \"#/$defs/d39\"}]}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "joined");
+}
+
+static void joined_schemas_have_a_bound(void **state)
+{
+    (void)state;
+    put("{\"allOf\": [{\"description\": \"");
+    put_times(100000, "word ");
+    put("\"}");
+    put_times(3000, ", {}");
+    put("]}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "joined");
+}
+
+static void choices_of_schemas_have_a_bound(void **state)
+{
+    (void)state;
+    put("{\"oneOf\": [");
+    for (int i = 0; i < 800; i++) {
+        assert_ok(buf_printf(&text, "%s{\"enum\": [%d", i ? ", " : "", 1000 * i));
+        for (int k = 1; k < 100; k++)
+            assert_ok(buf_printf(&text, ",%d", 1000 * i + k));
+        put("]}");
+    }
+    put("]}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "too many values to compare: oneOf");
+}
+
+static void equal_values_in_other_words_do_not_exclude(void **state)
+{
+    (void)state;
+    put("{\"oneOf\": [{\"const\": {\"a\": 1, \"b\": 2}}, {\"const\": {\"b\": 2, \"a\": 1.0}}]}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_UNSUPPORTED, "oneOf");
+}
+
+static void names_that_are_required_twice_come_once(void **state)
+{
+    bool yes = false;
+    struct json *j = NULL;
+    struct grammar *g = NULL;
+
+    (void)state;
+    put("{\"type\": \"object\", \"required\": [\"a\", \"a\"]}");
+    assert_ok(js_parse(&j, text.data, text.len, NULL));
+    assert_ok(grammar_create(&g, vocab, GRAMMAR_JSON_SCHEMA, j, &why));
+    assert_ok(grammar_matches(g, "{\"a\":1}", 7, &yes));
+    assert_true(yes);
+    grammar_unref(g);
+    js_unref(j);
+    buf_reset(&text);
+    put("{\"type\": \"object\", \"required\": [\"a\\u0000b\"]}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_INVALID, "required");
+}
+
+static void expressions_end_where_their_text_ends(void **state)
+{
+    static const char *const sources[] = {"[a-\\", "[\\",  "\\",     "(?<n",       "(?P<", "[",
+                                          "a{9",   "\\x4", "\\u{12", "\\ud800\\u", "(",    "(?"};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(sources); i++) {
+        put(sources[i]);
+        if (i != 6) /* a brace that begins no repetition is a character */
+            assert_refused(GRAMMAR_REGEX, i == 11 ? ERR_UNSUPPORTED : ERR_INVALID, "");
+        else
+            assert_ok(make(GRAMMAR_REGEX));
+    }
+}
+
+/* What follows the bound is not read: its work would be for nothing. */
+static void long_sources_are_too_large(void **state)
+{
+    (void)state;
+    put_times(1000000, "|");
+    assert_refused(GRAMMAR_REGEX, ERR_TOO_LARGE, "too large");
+    put_times(1000000, "a");
+    assert_refused(GRAMMAR_REGEX, ERR_TOO_LARGE, "too large");
+    put("{\"pattern\": \"");
+    put_times(300000, "[^x]");
+    put("\"}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "too large");
+    put("start: \"a\"");
+    put_times(1000000, "?");
+    assert_refused(GRAMMAR_EBNF, ERR_TOO_LARGE, "too large");
+    put("[\"");
+    put_times(1000000, "x");
+    put("\"]");
+    assert_refused(GRAMMAR_CHOICE, ERR_TOO_LARGE, "too large");
+}
+
+static void deep_nesting_is_refused(void **state)
+{
+    (void)state;
+    put_times(100000, "(");
+    assert_refused(GRAMMAR_REGEX, ERR_TOO_LARGE, "nested");
+    put("root ::= ");
+    put_times(100000, "(");
+    assert_refused(GRAMMAR_EBNF, ERR_TOO_LARGE, "nested");
+    put_times(240, "{\"items\": ");
+    put("true");
+    put_times(240, "}");
+    assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "nested");
+}
+
+/* 4096 rules, each of which is empty if the next one is. */
+static void chains_of_rules_are_read_in_one_pass(void **state)
+{
+    (void)state;
+    put("root ::= a0 \"x\" | \"x\"\n");
+    for (int i = 0; i < 4000; i++) {
+        assert_ok(buf_printf(&text, "a%d ::= a%d", i, i + 1));
+        put_times(20, " a4000");
+        put("\n");
+    }
+    put("a4000 ::= \"y\"?\n");
+    assert_ok(make(GRAMMAR_EBNF));
+    put("root ::= a \"x\"\na ::= b\nb ::= c? root?\nc ::= \"c\"\n");
+    assert_refused(GRAMMAR_EBNF, ERR_UNSUPPORTED, "left recursion");
+}
+
+static void repetitions_have_bounds(void **state)
+{
+    (void)state;
+    put("(a?){100000}");
+    assert_refused(GRAMMAR_REGEX, ERR_TOO_LARGE, "too many ways");
+    put("{\"type\": \"array\", \"maxItems\": 10000, \"items\": {\"type\": \"object\", "
+        "\"properties\": {\"a\": {\"type\": \"string\", \"maxLength\": 100000}}}}");
+    assert_ok(make(GRAMMAR_JSON_SCHEMA));
+    put("((((((((a|bcdefg){90000}){90000}){90000}){90000}x){90000}){90000}y){90000}z){90000}");
+    (void)make(GRAMMAR_REGEX);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(references_end_where_their_text_ends),
+        cmocka_unit_test(schemas_in_schemas_do_not_multiply),
+        cmocka_unit_test(joined_schemas_have_a_bound),
+        cmocka_unit_test(choices_of_schemas_have_a_bound),
+        cmocka_unit_test(equal_values_in_other_words_do_not_exclude),
+        cmocka_unit_test(names_that_are_required_twice_come_once),
+        cmocka_unit_test(expressions_end_where_their_text_ends),
+        cmocka_unit_test(long_sources_are_too_large),
+        cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(chains_of_rules_are_read_in_one_pass),
+        cmocka_unit_test(repetitions_have_bounds),
+    };
+    return cmocka_run_group_tests(tests, open_vocab, close_vocab);
+}
