@@ -127,6 +127,11 @@ uint32_t expr_seq(struct exprs *e, uint32_t a, uint32_t b)
     return add(e, (struct expr){.kind = EXPR_SEQ, .a = a, .b = b, .n_states = sum_of(e, a, b) - 1});
 }
 
+uint32_t expr_seq3(struct exprs *e, uint32_t a, uint32_t b, uint32_t c)
+{
+    return expr_seq(e, expr_seq(e, a, b), c);
+}
+
 uint32_t expr_alt(struct exprs *e, uint32_t a, uint32_t b)
 {
     if (a == EXPR_FAILED || b == EXPR_FAILED)
