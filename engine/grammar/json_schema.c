@@ -1,7 +1,7 @@
 /* json_schema.c - JSON schemas as expressions.
  *
- * What a schema asks for and this file cannot enforce is refused by name, so a finished answer is
- * always valid. Where the schema leaves a choice of spelling (order of properties, white space,
+ * A keyword that this file cannot enforce is refused by name, so a finished answer is always
+ * valid. Where the schema leaves a choice of spelling (order of properties, white space,
  * escapes), the expression has the usual ones only. */
 #include <math.h>
 #include <stdlib.h>
