@@ -4,14 +4,21 @@
 
 #include "engine/run/vocab_mask.h"
 
-enum status form_open(struct form *f, struct grammar *grammar, const struct stop_model *model,
-                      bool continues)
+enum status form_open(struct form *f, struct grammar *grammar, const struct vocab_rules *rules,
+                      const struct stop_model *model, bool continues)
 {
-    *f = (struct form){.model = model};
-    if (!grammar)
+    size_t n_bytes = vocab_mask_n_words(model->n_vocab) * sizeof *f->mask;
+    enum status s = OK;
+
+    *f = (struct form){.rules = rules, .model = model};
+    if (!grammar && !rules->allowed && rules->n_words == 0)
         return OK;
-    f->mask = malloc(vocab_mask_n_words(model->n_vocab) * sizeof *f->mask);
-    enum status s = f->mask ? grammar_run_init(&f->run, grammar, continues) : ERR_NOMEM;
+    f->mask = malloc(n_bytes);
+    f->words = rules->n_words ? malloc(n_bytes) : NULL;
+    if (!f->mask || (rules->n_words && !f->words))
+        s = ERR_NOMEM;
+    if (s == OK && grammar)
+        s = grammar_run_init(&f->run, grammar, continues);
     if (s != OK)
         form_close(f);
     return s;
@@ -21,23 +28,30 @@ void form_close(struct form *f)
 {
     grammar_run_fini(&f->run);
     free(f->mask);
+    free(f->words);
     *f = (struct form){0};
 }
 
-const uint32_t *form_mask(struct form *f, const uint32_t *also)
+const uint32_t *form_mask(struct form *f, const uint32_t *unfinished, const uint32_t *ids,
+                          uint32_t n)
 {
-    uint32_t n_words, any = 0;
-
-    if (!f->run.grammar)
-        return also;
-    f->status = grammar_run_mask(&f->run, f->model->eos_ids, f->model->n_eos_ids, f->mask);
-    if (f->status != OK)
-        return also;
-    n_words = vocab_mask_n_words(f->model->n_vocab);
-    for (uint32_t i = 0; also && i < n_words; i++)
-        any |= f->mask[i] & also[i];
-    for (uint32_t i = 0; any && i < n_words; i++)
-        f->mask[i] &= also[i];
+    if (!f->mask)
+        return unfinished;
+    uint32_t n_vocab = f->model->n_vocab;
+    bool has_grammar = f->run.grammar != NULL;
+    if (has_grammar)
+        f->status = grammar_run_mask(&f->run, f->model->eos_ids, f->model->n_eos_ids, f->mask);
+    if (!has_grammar || f->status != OK)
+        vocab_mask_allow_all(f->mask, n_vocab);
+    if (f->rules->allowed)
+        vocab_mask_narrow(f->mask, f->rules->allowed, n_vocab);
+    if (f->words) {
+        vocab_mask_allow_all(f->words, n_vocab);
+        vocab_rules_forbid(f->rules, ids, n, f->words);
+        vocab_mask_narrow(f->mask, f->words, n_vocab);
+    }
+    if (unfinished)
+        vocab_mask_narrow(f->mask, unfinished, n_vocab);
     return f->mask;
 }
 

@@ -1,6 +1,15 @@
-/* form.h - the form that a request wants its answer to have, while the answer is generated.
+/* form.h - what a request wants its answer to be made of, while the answer is generated.
  *
- * Owns    the run of the grammar and a mask of the vocabulary.
+ * The next token's mask is composed here, and nowhere else, of up to four rules, the strongest
+ * first:
+ *   1. the grammar,
+ *   2. allowed_token_ids,
+ *   3. bad_words (both: run/vocab_rules.h),
+ *   4. min_tokens, which forbids the ids that end the answer (stopping.h).
+ * A rule that would leave no id of those that the stronger rules leave is not applied to that
+ * token. So the grammar is always kept, and an answer never stands still.
+ *
+ * Owns    the run of the grammar and two masks of the vocabulary.
  * Thread  one at a time per form; forms of several sequences may compute their masks in parallel.
  * Errors  ERR_NOMEM; ERR_TOO_LARGE the grammar can be read in too many ways; ERR_UNSUPPORTED no
  *         token goes on; ERR_INVALID a token that the mask forbids.
@@ -9,23 +18,29 @@
 #define TARN_ENGINE_FORM_H
 
 #include "engine/grammar/grammar.h"
+#include "engine/run/vocab_rules.h"
 #include "engine/stopping.h"
 
 /* Zeroed: any text. */
 struct form {
     struct grammar_run run;
+    const struct vocab_rules *rules;
     const struct stop_model *model; /* of the eos ids */
-    uint32_t *mask;                 /* [words of the vocabulary] */
-    enum status status;             /* of the latest mask */
+    uint32_t *mask;                 /* [words of the vocabulary]; NULL: any text */
+    uint32_t *words;                /* [words of the vocabulary]; NULL: there are no bad words */
+    enum status status;             /* of the grammar's latest mask */
 };
 
-/* grammar NULL: any text. continues: as in detok_init(). The model is borrowed. */
+/* grammar NULL: any text. continues: as in detok_init(). The rules and the model are borrowed. */
 NODISCARD enum status form_open(struct form *f, struct grammar *grammar,
-                                const struct stop_model *model, bool continues);
+                                const struct vocab_rules *rules, const struct stop_model *model,
+                                bool continues);
 void form_close(struct form *f); /* fine on a zeroed struct */
-/* The ids that may come next: those that `also` (NULL: all) allows, too, if there are any. After an
- * error, which form_feed() returns, `also` alone. */
-const uint32_t *form_mask(struct form *f, const uint32_t *also);
+/* The ids that may come behind the answer's ids [n]; NULL: all. unfinished: the mask of min_tokens
+ * (NULL: none). After an error of the grammar, which form_feed() returns, the grammar's rule is
+ * left out. */
+const uint32_t *form_mask(struct form *f, const uint32_t *unfinished, const uint32_t *ids,
+                          uint32_t n);
 NODISCARD enum status form_feed(struct form *f, uint32_t id);
 const char *form_error(enum status s); /* words for the client */
 

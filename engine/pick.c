@@ -28,7 +28,8 @@ static struct sampler_row row_of(struct engine *e, const struct pick_row *at, st
 
     if (at->pos == PICK_NEXT) {
         *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
-        row.mask = form_mask(&q->form, stop_watch_mask(&q->stop, n_out));
+        row.mask =
+            form_mask(&q->form, stop_watch_mask(&q->stop, n_out), r->ids + r->prompt.n_ids, n_out);
     } else {
         size_t next = (size_t)at->pos + 1;
         *top = r->prompt_top ? r->prompt_top + next * r->sampling.n_logprobs : NULL;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "engine/engine_internal.h"
+#include "engine/run/vocab_mask.h"
 
 static enum status check_ids(const struct engine_info *info, const uint32_t *ids, uint32_t n_ids,
                              bool generates, struct buf *why)
@@ -82,6 +83,25 @@ static void copy_stops(struct request *r, unsigned char **next, const struct sto
     r->stopping.stop_ids = carve(next, stopping->n_stop_ids * sizeof(uint32_t), stopping->stop_ids);
 }
 
+static size_t rules_bytes(const struct vocab_rules *rules, uint32_t n_vocab)
+{
+    size_t n_mask = rules->allowed ? vocab_mask_n_words(n_vocab) : 0;
+
+    return (n_mask + rules->n_words + vocab_rules_n_word_ids(rules)) * sizeof(uint32_t);
+}
+
+static void copy_rules(struct request *r, unsigned char **next, const struct vocab_rules *rules,
+                       uint32_t n_vocab)
+{
+    size_t n_mask = rules->allowed ? vocab_mask_n_words(n_vocab) : 0;
+    const uint32_t *allowed = carve(next, n_mask * sizeof(uint32_t), rules->allowed);
+
+    r->sampling.rules.allowed = rules->allowed ? allowed : NULL;
+    r->sampling.rules.word_ends = carve(next, rules->n_words * sizeof(uint32_t), rules->word_ends);
+    r->sampling.rules.word_ids =
+        carve(next, vocab_rules_n_word_ids(rules) * sizeof(uint32_t), rules->word_ids);
+}
+
 static enum status check_params(const struct engine_info *info, const struct sampling *sp,
                                 const struct stopping *stopping, struct buf *why)
 {
@@ -96,6 +116,11 @@ static enum status check_params(const struct engine_info *info, const struct sam
                            "logit_bias: token id %u is outside of the "
                            "vocabulary (%u)",
                            sp->logit_bias[i].id, info->n_vocab);
+    if (!vocab_rules_are_valid(&sp->rules, info->n_vocab))
+        return buf_why(why, ERR_INVALID,
+                       "allowed_token_ids allows no id, or bad_words has more than %d words or %d "
+                       "ids, or an id outside of the vocabulary (%u)",
+                       VOCAB_N_WORDS_MAX, VOCAB_N_WORD_IDS_MAX, info->n_vocab);
     if (stopping->n_stops > DETOK_N_STOPS_MAX || stopping->n_stop_ids > REQUEST_N_STOP_IDS_MAX)
         return buf_why(why, ERR_INVALID, "at most %d stop strings and %d stop_token_ids",
                        DETOK_N_STOPS_MAX, REQUEST_N_STOP_IDS_MAX);
@@ -172,11 +197,11 @@ enum status request_create(struct request **out, const struct engine *e, const u
     uint32_t room = info->max_model_len - n_ids;
     uint32_t n_out = stopping->max_tokens < room ? stopping->max_tokens : room;
     uint32_t n_keys_max = cache_blocks_max(n_ids, n_span_ends, 0);
-    size_t bytes = sizeof(struct request) + n_span_ends * sizeof(uint32_t) +
-                   n_keys_max * sizeof(struct kv_key) +
-                   sampling->n_logit_bias * sizeof(struct logit_bias) +
-                   stopping->n_stop_ids * sizeof(uint32_t) +
-                   stopping->n_stops * sizeof(struct detok_stop) + stops_bytes(stopping) + 8 * 16;
+    size_t bytes =
+        sizeof(struct request) + n_span_ends * sizeof(uint32_t) +
+        n_keys_max * sizeof(struct kv_key) + sampling->n_logit_bias * sizeof(struct logit_bias) +
+        stopping->n_stop_ids * sizeof(uint32_t) + stopping->n_stops * sizeof(struct detok_stop) +
+        stops_bytes(stopping) + rules_bytes(&sampling->rules, info->n_vocab) + 12 * 16;
     struct request *r = calloc(1, bytes);
     if (!r)
         return buf_why(why, ERR_NOMEM, "out of memory for this request");
@@ -196,6 +221,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     r->prompt.span_ends = carve(&next, n_span_ends * sizeof(uint32_t), span_ends);
     r->sampling.logit_bias =
         carve(&next, sampling->n_logit_bias * sizeof(struct logit_bias), sampling->logit_bias);
+    copy_rules(r, &next, &sampling->rules, info->n_vocab);
     copy_stops(r, &next, stopping);
     hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);

@@ -16,7 +16,8 @@
 #include "engine/grammar/states.h"
 #include "engine/grammar/vocab.h"
 
-#define LOOP_BYTES_MIN 24u /* ASCII characters of a loop for which a loop set is made */
+#define LOOP_BYTES_MIN 60u /* ASCII characters of a loop for which a loop set is made */
+#define LOOP_STEPS_MAX 16u /* looked at, where they do not lead back */
 #define MASK_BYTES_MAX ((size_t)64 << 20)
 
 /* The tokens that may come in a configuration: those of a loop set and of a list, or a mask. */
@@ -90,6 +91,12 @@ static enum status new_cache(struct grammar_cache **out, const struct states *st
 
 /* --- masks; under the lock --- */
 
+/* Characters that all lead from a configuration to one other. */
+struct loop {
+    struct loop_set set;
+    uint32_t n_ascii, to;
+};
+
 struct walk {
     struct machine *m;
     uint32_t *words; /* tokens that were found, or NULL: only their list */
@@ -160,9 +167,9 @@ static enum status lead(struct machine *m, uint32_t from, uint8_t byte, uint32_t
     return s;
 }
 
-/* Whether every character of several bytes leads back to the configuration (Unicode 15, table
- * 3-7: the well-formed sequences). */
-static enum status others_loop(struct machine *m, uint32_t c, bool *yes)
+/* Whether every character of several bytes leads from c to `to` (Unicode 15, table 3-7: the
+ * well-formed sequences). */
+static enum status others_lead(struct machine *m, uint32_t c, uint32_t to, bool *yes)
 {
     static const struct {
         uint8_t lead_first, lead_last, second_first, second_last, n_more;
@@ -174,7 +181,7 @@ static enum status others_loop(struct machine *m, uint32_t c, bool *yes)
 
     *yes = true;
     for (size_t i = 0; s == OK && *yes && i < ARRAY_SIZE(rows); i++) {
-        uint32_t second = 0, third = c, fourth = c;
+        uint32_t second = 0, third = to, fourth = to;
         s = lead(m, c, rows[i].lead_first, &second, yes);
         if (s == OK && *yes)
             s = all_lead(m, c, rows[i].lead_first, rows[i].lead_last, second, yes);
@@ -187,29 +194,58 @@ static enum status others_loop(struct machine *m, uint32_t c, bool *yes)
         if (s == OK && *yes && rows[i].n_more > 0)
             s = all_lead(m, third, 0x80, 0xbf, fourth, yes);
         if (s == OK && *yes && rows[i].n_more > 1)
-            s = all_lead(m, fourth, 0x80, 0xbf, c, yes);
+            s = all_lead(m, fourth, 0x80, 0xbf, to, yes);
     }
     return s;
 }
 
-/* Find the characters that lead from a configuration back to it. *n_ascii: of them, the ASCII
- * ones. */
-static enum status find_loop(struct machine *m, uint32_t config, struct loop_set *set,
-                             uint32_t *n_ascii)
+/* The configuration to which most ASCII characters lead, and these characters; false: not many. */
+static enum status find_step(struct machine *m, uint32_t config, struct loop *l)
 {
+    static const uint8_t tried[] = {'a', 'A', '0'};
     enum status s = OK;
 
-    *set = (struct loop_set){{{0}}, false};
-    *n_ascii = 0;
-    for (uint32_t b = 0; s == OK && b < 0x80; b++) {
-        uint32_t to;
-        s = machine_step(m, config, (uint8_t)b, &to);
-        if (s == OK && to == config) {
-            byte_set_add(&set->ascii, (uint8_t)b);
-            (*n_ascii)++;
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(tried) && l->n_ascii < LOOP_BYTES_MIN; i++) {
+        memset(&l->set, 0, sizeof l->set);
+        l->n_ascii = 0;
+        s = machine_step(m, config, tried[i], &l->to);
+        for (uint32_t b = 0; s == OK && l->to != MACHINE_DEAD && b < 0x80; b++) {
+            uint32_t to;
+            s = machine_step(m, config, (uint8_t)b, &to);
+            if (s == OK && to == l->to) {
+                byte_set_add(&l->set.ascii, (uint8_t)b);
+                l->n_ascii++;
+            }
         }
     }
-    return s == OK && *n_ascii >= LOOP_BYTES_MIN ? others_loop(m, config, &set->others) : s;
+    return s == OK && l->n_ascii >= LOOP_BYTES_MIN ? others_lead(m, config, l->to, &l->set.others)
+                                                   : s;
+}
+
+/* Find characters that may come in a row from a configuration on, and how many of them: any number,
+ * where they lead back to it, else those up to LOOP_STEPS_MAX. */
+static enum status find_loop(struct machine *m, uint32_t config, struct loop *first)
+{
+    struct loop l = {.n_ascii = 0};
+    uint32_t n = 1;
+    enum status s = find_step(m, config, first);
+
+    if (s != OK || first->n_ascii < LOOP_BYTES_MIN)
+        return s;
+    for (uint32_t at = config, to = first->to; n < LOOP_STEPS_MAX; n++) {
+        if (at == to) {
+            n = UINT32_MAX;
+            break;
+        }
+        l = (struct loop){.n_ascii = 0};
+        s = find_step(m, to, &l);
+        if (s != OK || memcmp(&l.set, &first->set, sizeof l.set) != 0)
+            break;
+        at = to;
+        to = l.to;
+    }
+    first->set.chars_max = vocab_loop_chars(n);
+    return s;
 }
 
 static void set_ids(uint32_t *words, const uint32_t *ids, uint32_t n)
@@ -250,16 +286,15 @@ static enum status compute_mask(struct grammar *g, struct grammar_cache *c, uint
 {
     const struct token_tree *tree = &g->vocab->tree;
     struct walk w = {.m = c->machine};
-    struct loop_set set;
-    uint32_t n_ascii = 0;
+    struct loop l = {.n_ascii = 0};
     enum status s = OK;
 
     if (is_first)
         tree = &g->vocab->first;
     else
-        s = find_loop(c->machine, config, &set, &n_ascii);
-    if (s == OK && n_ascii >= LOOP_BYTES_MIN)
-        k->loop = vocab_loop(g->vocab, &set);
+        s = find_loop(c->machine, config, &l);
+    if (s == OK && l.set.chars_max > 0)
+        k->loop = vocab_loop(g->vocab, &l.set);
     if (s == OK)
         s = walk_tree(&w, k->loop ? &k->loop->others : tree, config);
     if (s == OK)

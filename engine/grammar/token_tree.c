@@ -88,10 +88,13 @@ void token_tree_fini(struct token_tree *t)
 
 bool loop_set_has(const struct loop_set *s, const char *bytes, uint32_t len)
 {
-    for (uint32_t i = 0; i < len;) {
+    uint32_t n_chars = 0;
+
+    for (uint32_t i = 0; i < len; n_chars++) {
         uint32_t code;
         size_t n = utf8_decode(bytes + i, len - i, &code);
-        if (n == 0 || (n == 1 ? !byte_set_has(&s->ascii, (uint8_t)code) : !s->others))
+        if (n == 0 || n_chars == s->chars_max ||
+            (n == 1 ? !byte_set_has(&s->ascii, (uint8_t)code) : !s->others))
             return false;
         i += (uint32_t)n;
     }

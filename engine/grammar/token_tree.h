@@ -6,7 +6,8 @@
  *
  * A grammar is often inside a text where nearly every character may come, such as a JSON string:
  * then a loop set says which tokens consist of such characters alone, and only the others need to
- * be walked.
+ * be walked. Where only so many more characters may come, the loop set is of tokens that have no
+ * more than that.
  *
  * Owns    nodes, ids and masks until the tree is destroyed.
  * Thread  read-only after it was built: any thread.
@@ -44,13 +45,14 @@ NODISCARD enum status token_tree_build(struct token_tree *t, struct token_bytes 
                                        uint32_t n);
 void token_tree_fini(struct token_tree *t);
 
-/* Characters that may come in any number and order. */
+/* Characters that may come in any order. */
 struct loop_set {
     struct byte_set ascii;
-    bool others; /* every character that is not ASCII, in UTF-8 */
+    bool others;        /* every character that is not ASCII, in UTF-8 */
+    uint32_t chars_max; /* in a row */
 };
 
-/* Whether the bytes are characters of the set alone, and none is cut. */
+/* Whether the bytes are at most chars_max characters of the set alone, and none is cut. */
 bool loop_set_has(const struct loop_set *s, const char *bytes, uint32_t len);
 
 #endif

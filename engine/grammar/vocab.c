@@ -60,6 +60,30 @@ static bool first_differs(const struct grammar_vocab *v)
     return false;
 }
 
+static const uint32_t loop_chars[VOCAB_LOOP_LENGTHS] = {64, 16, 4};
+
+uint32_t vocab_loop_chars(uint32_t n)
+{
+    for (uint32_t i = 0; i < VOCAB_LOOP_LENGTHS; i++)
+        if (n >= loop_chars[i])
+            return loop_chars[i];
+    return 0;
+}
+
+/* Make the loop sets of JSON strings now, as answers wait for masks. */
+static void make_usual_loops(struct grammar_vocab *v)
+{
+    struct loop_set set = {.others = true};
+
+    for (uint32_t b = 0x20; b < 0x80; b++)
+        if (b != '"' && b != '\\')
+            byte_set_add(&set.ascii, (uint8_t)b);
+    for (uint32_t i = 0; i < VOCAB_LOOP_LENGTHS; i++) {
+        set.chars_max = loop_chars[i];
+        (void)vocab_loop(v, &set);
+    }
+}
+
 enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t,
                                  uint32_t n_vocab)
 {
@@ -76,6 +100,8 @@ enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokeni
     s = build(v, false, NULL, NULL, &v->tree);
     if (s == OK && first_differs(v))
         s = build(v, true, NULL, NULL, &v->first);
+    if (s == OK)
+        make_usual_loops(v);
     if (s == OK)
         *out = v;
     else
@@ -125,7 +151,7 @@ const struct vocab_loop *vocab_loop(struct grammar_vocab *v, const struct loop_s
     pthread_mutex_lock(&v->lock);
     for (uint32_t i = 0; i < v->n_loops && !found; i++)
         if (memcmp(&v->loops[i]->set.ascii, &set->ascii, sizeof set->ascii) == 0 &&
-            v->loops[i]->set.others == set->others)
+            v->loops[i]->set.others == set->others && v->loops[i]->set.chars_max == set->chars_max)
             found = v->loops[i];
     if (!found && v->n_loops < VOCAB_LOOPS_MAX && (found = make_loop(v, set)))
         v->loops[v->n_loops++] = found;

@@ -11,7 +11,8 @@
 
 #include "engine/grammar/token_tree.h"
 
-#define VOCAB_LOOPS_MAX 16u
+#define VOCAB_LOOPS_MAX 24u
+#define VOCAB_LOOP_LENGTHS 3
 
 struct tokenizer;
 
@@ -32,6 +33,8 @@ struct grammar_vocab {
     uint32_t n_loops;
 };
 
+/* The largest chars_max of loop sets that is not above n; 0: none. */
+uint32_t vocab_loop_chars(uint32_t n);
 /* The loop set's tokens; NULL: there is no room for one more set, or no memory. */
 const struct vocab_loop *vocab_loop(struct grammar_vocab *v, const struct loop_set *set);
 /* The bytes of a token that may come in an answer with a grammar; length 0: it may not. */

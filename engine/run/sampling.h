@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/run/vocab_rules.h"
+
 #define SAMPLING_N_LOGPROBS_MAX 20
 #define SAMPLING_N_LOGIT_BIAS_MAX 1024
 
@@ -34,6 +36,7 @@ struct sampling {
                                   alternatives: the whole prompt is computed, cached or not */
     uint32_t n_logit_bias;
     const struct logit_bias *logit_bias; /* [n_logit_bias]; request_create() copies it */
+    struct vocab_rules rules;            /* request_create() copies the arrays */
 };
 
 struct out_token {

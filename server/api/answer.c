@@ -96,6 +96,16 @@ static void write_prompt_ids(struct writer *w, const struct choice *c)
     write_ids(w, "prompt_token_ids", c->request->prompt.ids, c->request->prompt.n_ids);
 }
 
+/* The prompt's list is in its first choice. */
+static void write_ranked(struct writer *w, const struct call *call, const struct choice *c)
+{
+    if (!call->params.prompt_logprobs)
+        return;
+    write_puts(w, ",\"prompt_logprobs\":[");
+    write_buf(w, &call->choices[c->prompt_index * call->params.best_of].ranked);
+    write_puts(w, "]");
+}
+
 static void write_token_ids(struct writer *w, const struct call *call, const struct choice *c)
 {
     if (!call->params.return_token_ids)
@@ -138,6 +148,8 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_token_ids(w, call, c);
     if (!is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(w, c);
+    if (!is_chat(call))
+        write_ranked(w, call, c);
     answer_write_citations(w, call, c);
     write_puts(w, "}");
 }
@@ -166,6 +178,8 @@ enum status answer_write(const struct call *call, struct buf *out)
     answer_write_documents(&w, call);
     if (is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(&w, &call->choices[0]);
+    if (is_chat(call))
+        write_ranked(&w, call, &call->choices[0]);
     write_puts(&w, "}");
     return w.status;
 }

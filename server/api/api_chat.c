@@ -4,6 +4,7 @@
 #include "server/api/api.h"
 #include "server/api/call.h"
 #include "server/api/lookup.h"
+#include "server/api/prompt_cut.h"
 #include "server/server.h"
 
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)
@@ -18,8 +19,9 @@ static enum status read_call(struct call *call, const struct json *body, struct 
     if (!call->prompts)
         return buf_why(why, ERR_NOMEM, "out of memory");
     call->n_prompts = 1;
-    prompt_init(call->prompts, call->srv->info->max_model_len);
-    return prompt_from_chat(call->prompts, call->srv, body, call->params.add_special, why);
+    prompt_init(call->prompts, prompt_n_ids_max(&call->params, call->srv));
+    s = prompt_from_chat(call->prompts, call->srv, body, call->params.add_special, why);
+    return s == OK ? prompts_cut(&call->params, call->srv, call->prompts, 1, why) : s;
 }
 
 void api_chat(struct server *srv, struct http_exchange *x)

@@ -478,7 +478,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (prompt->wants_citations &&
         (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
         return buf_why(why, s, "out of memory");
-    if (call->params.sampling.want_prompt_logprobs) {
+    c->n_tops = call->params.n_tops;
+    if (call->params.echo && call->params.logprobs) {
         c->first = &call->choices[prompt_index * call->params.best_of];
         c->scored = c->first->request;
         c->echo = &prompt->text;
@@ -531,7 +532,8 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         r->wake_arg = http_waker(x);
         /* Logprobs become JSON while tokens are generated: to write all of them at the end would
          * block the HTTP thread for long. */
-        r->wake_at_end = !call->params.stream && !call->params.logprobs;
+        r->wake_at_end =
+            !call->params.stream && !call->params.logprobs && !call->params.prompt_logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }
     if (s == OK) {
@@ -574,6 +576,18 @@ static bool refuse_caller(struct call *call, struct http_exchange *x)
     return !admission_prompt(call->account, x, n_tokens);
 }
 
+/* Logprobs in the answer per token of a prompt. Those of prompt_logprobs take twice as many bytes as
+ * those of an echoed prompt. A chat has one list for all answers. */
+static uint64_t n_prompt_logprobs_each(const struct call *call)
+{
+    const struct params *p = &call->params;
+    uint64_t n = p->echo && p->logprobs ? (1 + (uint64_t)p->n_tops) * p->n : 0;
+
+    if (p->prompt_logprobs)
+        n += 2 * (1 + (uint64_t)p->n_prompt_tops) * (call->kind == PARAMS_CHAT ? 1 : p->n);
+    return n;
+}
+
 /* Whether one call has more answers, or logprobs of prompts, than it may; true when an error was
  * answered. */
 static bool refuse_too_many(const struct call *call, struct http_exchange *x)
@@ -586,9 +600,8 @@ static bool refuse_too_many(const struct call *call, struct http_exchange *x)
     char words[256];
 
     words[0] = '\0';
-    for (uint32_t i = 0; p->sampling.want_prompt_logprobs && i < call->n_prompts; i++)
-        n_logprobs +=
-            (uint64_t)prompt_n_ids(&call->prompts[i]) * (1 + p->sampling.n_logprobs) * p->n;
+    for (uint32_t i = 0; i < call->n_prompts; i++)
+        n_logprobs += prompt_n_ids(&call->prompts[i]) * n_prompt_logprobs_each(call);
     if (n > PARAMS_N_REQUESTS_MAX)
         snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than %d in one call",
                  name, p->best_of, call->n_prompts, PARAMS_N_REQUESTS_MAX);
@@ -599,9 +612,11 @@ static bool refuse_too_many(const struct call *call, struct http_exchange *x)
                  name, p->best_of, call->n_prompts, n_inside, info->max_num_seqs, info->max_queued);
     else if (n_logprobs > PARAMS_N_PROMPT_LOGPROBS_MAX)
         snprintf(words, sizeof words,
-                 "echo: the prompts have %llu logprobs (tokens times 1 + "
-                 "logprobs, times n), at most %u are given in one call; send fewer prompts at once",
-                 (unsigned long long)n_logprobs, PARAMS_N_PROMPT_LOGPROBS_MAX);
+                 "%s: the prompts have %llu logprobs (%s), at most %u are given in one call; "
+                 "send fewer prompts at once",
+                 p->prompt_logprobs ? "prompt_logprobs" : "echo", (unsigned long long)n_logprobs,
+                 p->prompt_logprobs ? "each counts twice" : "tokens times 1 + logprobs, times n",
+                 PARAMS_N_PROMPT_LOGPROBS_MAX);
     if (words[0])
         error_reply(x, ERR_INVALID, NULL, words);
     return words[0] != '\0';

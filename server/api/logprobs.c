@@ -18,7 +18,9 @@ static const char *token_bytes(const struct server *srv, uint32_t id, size_t *le
     return srv->tokenizer ? tokenizer_bytes(srv->tokenizer, id, len) : "";
 }
 
-/* Write a token as a JSON string. prefix: put before bytes that are not UTF-8. */
+/* Write a token as a JSON string. prefix: put before bytes that are not UTF-8; "" in chats. In text
+ * completions a token is a key of an object, too, and parsers such as Jansson refuse keys with
+ * U+0000: a token with that character is written as bytes there. */
 static void write_token(struct writer *w, const struct server *srv, uint32_t id, const char *prefix)
 {
     size_t len;
@@ -28,7 +30,8 @@ static void write_token(struct writer *w, const struct server *srv, uint32_t id,
         write_format(w, "\"token_id:%u\"", id);
         return;
     }
-    if (utf8_is_valid(bytes, len)) {
+    bool is_key = prefix[0] != '\0';
+    if (utf8_is_valid(bytes, len) && !(is_key && memchr(bytes, '\0', len))) {
         write_json(w, bytes, len);
         return;
     }
@@ -71,14 +74,14 @@ static void write_chat_token(struct writer *w, const struct server *srv, uint32_
 enum status logprobs_add_chat(struct choice *c, const struct server *srv, uint32_t i)
 {
     const struct out_token *t = &c->request->out[i];
-    uint32_t n_top = c->request->sampling.n_logprobs;
+    uint32_t n_kept = c->request->sampling.n_logprobs;
     struct writer w = {&c->lp[LP_CONTENT], OK};
 
     write_comma(&w);
     write_chat_token(&w, srv, t->id, t->logprob);
     write_puts(&w, ",\"top_logprobs\":[");
-    for (uint32_t k = 0; k < n_top; k++) {
-        const struct out_top *top = &c->request->out_top[(size_t)i * n_top + k];
+    for (uint32_t k = 0; k < c->n_tops; k++) {
+        const struct out_top *top = &c->request->out_top[(size_t)i * n_kept + k];
         write_puts(&w, k ? "," : "");
         write_chat_token(&w, srv, top->id, top->logprob);
         write_puts(&w, "}");
@@ -172,8 +175,8 @@ enum status logprobs_add_completion(struct choice *c, const struct server *srv, 
                                     bool in_text)
 {
     const struct request *r = c->request;
-    uint32_t n_tops = r->sampling.n_logprobs;
-    struct scored_token t = {r->out[i], n_tops ? r->out_top + (size_t)i * n_tops : NULL, n_tops};
+    uint32_t n_kept = r->sampling.n_logprobs;
+    struct scored_token t = {r->out[i], n_kept ? r->out_top + (size_t)i * n_kept : NULL, c->n_tops};
     enum status s = add_token(c, srv, &t, false);
     struct buf piece;
 
@@ -228,9 +231,9 @@ static enum status step_over(struct choice *c, const struct server *srv, uint32_
 enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint32_t i)
 {
     const struct request *r = c->scored;
-    uint32_t n_tops = r->sampling.n_logprobs;
-    struct scored_token t = {r->prompt_out[i], n_tops ? r->prompt_top + (size_t)i * n_tops : NULL,
-                             n_tops};
+    uint32_t n_kept = r->sampling.n_logprobs;
+    struct scored_token t = {r->prompt_out[i], n_kept ? r->prompt_top + (size_t)i * n_kept : NULL,
+                             c->n_tops};
 
     t.token.id = r->prompt.ids[i];
     enum status s = add_token(c, srv, &t, i == 0);
@@ -253,4 +256,49 @@ enum status logprobs_copy_prompt(struct choice *c, const struct choice *from)
     c->n_echoed = from->scored->prompt.n_ids;
     c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len);
     return s;
+}
+
+/* --- prompt_logprobs --- */
+
+/* rank: from 1; 0: unknown. */
+static void write_ranked(struct writer *w, const struct server *srv, struct out_token t,
+                         uint32_t rank)
+{
+    write_format(w, "\"%u\":{\"logprob\":", t.id);
+    write_logprob(w, t.logprob);
+    if (rank > 0)
+        write_format(w, ",\"rank\":%u,\"decoded_token\":", rank);
+    else
+        write_puts(w, ",\"rank\":null,\"decoded_token\":");
+    write_token(w, srv, t.id, "");
+    write_puts(w, "}");
+}
+
+enum status logprobs_add_ranked(struct choice *c, const struct server *srv, uint32_t n_tops,
+                                uint32_t i)
+{
+    const struct request *r = c->request;
+    const struct out_top *tops = n_tops ? r->prompt_top + (size_t)i * r->sampling.n_logprobs : NULL;
+    struct out_token token = {r->prompt.ids[i], r->prompt_out[i].logprob};
+    struct writer w = {&c->ranked, OK};
+    uint32_t rank = 0;
+
+    write_comma(&w);
+    if (i == 0) {
+        write_puts(&w, "null");
+        return w.status;
+    }
+    for (uint32_t k = 0; k < n_tops; k++)
+        if (tops[k].id == token.id)
+            rank = k + 1;
+    write_puts(&w, "{");
+    write_ranked(&w, srv, token, rank);
+    for (uint32_t k = 0; k < n_tops; k++) {
+        if (k + 1 == rank)
+            continue;
+        write_puts(&w, ",");
+        write_ranked(&w, srv, (struct out_token){tops[k].id, tops[k].logprob}, k + 1);
+    }
+    write_puts(&w, "}");
+    return w.status;
 }

@@ -1,4 +1,4 @@
-/* logprobs.h - writes log-probabilities of tokens as JSON, in OpenAI's two shapes.
+/* logprobs.h - writes log-probabilities of tokens as JSON, in OpenAI's two shapes and in vLLM's.
  *
  * Chats have one list of objects. Text completions have four parallel lists: tokens, their
  * logprobs, the best alternatives, and text_offset, the number of characters of the answer's text
@@ -6,7 +6,8 @@
  * character. So text[offset[i]:offset[i + 1]] is the text that token i completed.
  *
  * A token that is not valid UTF-8 by itself (a part of a character) is written with backslashes, as
- * OpenAI does: "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats. Without a tokenizer a
+ * OpenAI does: "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats. So is a token with the
+ * character U+0000 in text completions, where tokens are keys of objects. Without a tokenizer a
  * token is written "token_id:5", as in vLLM.
  *
  * Owns    nothing: the lists belong to the choice.
@@ -33,6 +34,11 @@ NODISCARD enum status logprobs_add_completion(struct choice *c, const struct ser
 /* Append token i of the echoed prompt (c->scored, c->echo), in ascending order. The logprob of
  * token 0 is null, because it has no context. */
 NODISCARD enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint32_t i);
+/* Append entry i of the prompt's list prompt_logprobs to c->ranked, in ascending order, as vLLM
+ * writes it: {"ID": {"logprob", "rank", "decoded_token"}} of the token and of n_tops alternatives,
+ * null for token 0. The rank of a token that is none of them is null. */
+NODISCARD enum status logprobs_add_ranked(struct choice *c, const struct server *srv,
+                                          uint32_t n_tops, uint32_t i);
 /* Copy the logprobs of the whole prompt from another choice, which is not streamed. */
 NODISCARD enum status logprobs_copy_prompt(struct choice *c, const struct choice *from);
 

@@ -8,7 +8,9 @@
 #include "base/flags.h"
 #include "base/hash.h"
 #include "server/api/estimates.h"
+#include "server/api/params_vocab.h"
 #include "server/api/retention.h"
+#include "server/api/search.h"
 #include "server/events/publisher.h"
 #include "server/server.h"
 #include "server/api/structured.h"
@@ -26,7 +28,7 @@ enum rule {
     MAP,    /* an object */
     ANY,
     /* Not supported. */
-    NOT_SET,   /* refused unless null, false, 0, "" or empty */
+    NOT_SET,   /* refused unless null, false, 0, "" or empty; `fine`: what to do instead */
     NOT_OTHER, /* refused unless it is the string `fine` */
 };
 
@@ -52,8 +54,12 @@ static const struct field fields[] = {
     {"presence_penalty", FINE, NULL},
     {"frequency_penalty", FINE, NULL},
     {"logit_bias", FINE, NULL},
+    {"allowed_token_ids", FINE, NULL},
+    {"bad_words", FINE, NULL},
     {"logprobs", FINE, NULL},
     {"top_logprobs", FINE, NULL},
+    {"prompt_logprobs", FINE, NULL},
+    {"truncate_prompt_tokens", FINE, NULL},
     {"n", FINE, NULL},
     {"best_of", FINE, NULL},
     {"seed", FINE, NULL},
@@ -104,6 +110,7 @@ static const struct field fields[] = {
     {"prompt_cache_key", TEXT, NULL},
     {"prediction", MAP, NULL},
     {"parallel_tool_calls", SWITCH, NULL},
+    {"include_reasoning", SWITCH, NULL},
     {"request_id", ANY, NULL},
 
     {"tools", NOT_SET, NULL},
@@ -115,12 +122,8 @@ static const struct field fields[] = {
     {"moderation", NOT_SET, NULL},
     {"web_search_options", NOT_SET, NULL},
     {"suffix", NOT_SET, NULL},
-    {"prompt_logprobs", NOT_SET, NULL},
-    {"bad_words", NOT_SET, NULL},
-    {"allowed_token_ids", NOT_SET, NULL},
     {"use_beam_search", NOT_SET, NULL},
-    {"truncate_prompt_tokens", NOT_SET, NULL},
-    {"chat_template", NOT_SET, NULL},
+    {"chat_template", NOT_SET, "the server's operator sets it with --chat-template"},
     {"kv_transfer_params", NOT_SET, NULL},
     {"prompt_embeds", NOT_SET, NULL},
 };
@@ -189,7 +192,9 @@ static enum status check_field(const struct json *body, const struct field *f, c
     case WORD: return check_word(body, f, why);
     case MAP: return check_map(body, f, why);
     case NOT_SET:
-        return is_set(v) ? buf_why(why, ERR_UNSUPPORTED, "%s: not supported", f->name) : OK;
+        return is_set(v) ? buf_why(why, ERR_UNSUPPORTED, "%s: not supported%s%s", f->name,
+                                   f->fine ? "; " : "", f->fine ? f->fine : "")
+                         : OK;
     case NOT_OTHER: break;
     }
     if (says(v, f->fine))
@@ -314,76 +319,47 @@ static enum status parse_sampling(struct params *p, const struct server *srv,
     return s == OK ? get_seed(body, &sm->seed, why) : s;
 }
 
-static enum status parse_bias(const char *key, const struct json *value, uint32_t n_vocab,
-                              struct logit_bias *out, struct buf *why)
+/* Read prompt_logprobs. The engine keeps as many alternatives of prompt and answer as the greater
+ * of the two fields asks for. */
+static enum status parse_prompt_logprobs(struct params *p, const struct json *body, struct buf *why)
 {
-    char *end;
+    const struct json *v = js_get_set(body, "prompt_logprobs");
+    uint32_t n = 0;
 
-    unsigned long id = strtoul(key, &end, 10);
-    if (key[0] < '0' || key[0] > '9' || *end != '\0')
-        return buf_why(why, ERR_INVALID, "logit_bias: \"%.32s\" is no token id", key);
-    if (id >= n_vocab)
-        return buf_why(why, ERR_INVALID, "logit_bias: token id %.20s is outside of the vocabulary",
-                       key);
-    if (!js_is(value, JS_INT) && !js_is(value, JS_REAL))
-        return buf_why(why, ERR_INVALID, "logit_bias: expected a number for token %lu, got %s", id,
-                       js_type_name(js_typeof(value)));
-    double bias = js_number(value);
-    if (!(bias >= -100 && bias <= 100))
-        return buf_why(why, ERR_INVALID, "logit_bias: %g for token %lu is outside of [-100, 100]",
-                       bias, id);
-    *out = (struct logit_bias){.id = (uint32_t)id, .bias = (float)bias};
+    if (!v)
+        return OK;
+    if (js_is(v, JS_INT) && js_int(v) == -1)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "prompt_logprobs: -1, all tokens of the vocabulary, is not supported; ask "
+                       "for at most %d",
+                       SAMPLING_N_LOGPROBS_MAX);
+    enum status s = get_u32(body, "prompt_logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &n, why);
+    if (s != OK)
+        return s;
+    p->prompt_logprobs = true;
+    p->n_prompt_tops = n;
+    if (p->sampling.n_logprobs < n)
+        p->sampling.n_logprobs = n;
     return OK;
-}
-
-static enum status parse_logit_bias(struct params *p, const struct server *srv,
-                                    const struct json *body, struct buf *why)
-{
-    const struct json *o = js_get_set(body, "logit_bias");
-    size_t n = js_len(o);
-    enum status s = OK;
-
-    if (!o)
-        return OK;
-    if (!js_is(o, JS_OBJECT))
-        return buf_why(why, ERR_INVALID, "logit_bias: expected an object, got %s",
-                       js_type_name(js_typeof(o)));
-    if (n > SAMPLING_N_LOGIT_BIAS_MAX)
-        return buf_why(why, ERR_INVALID, "logit_bias: %zu entries, at most %d are taken", n,
-                       SAMPLING_N_LOGIT_BIAS_MAX);
-    if (n == 0)
-        return OK;
-    p->logit_bias = calloc(n, sizeof *p->logit_bias);
-    if (!p->logit_bias)
-        return buf_why(why, ERR_NOMEM, "out of memory");
-    for (void *it = js_first(o); s == OK && it; it = js_next(o, it)) {
-        s = parse_bias(js_it_key(it), js_it_value(it), srv->info->n_vocab,
-                       &p->logit_bias[p->sampling.n_logit_bias], why);
-        if (s == OK)
-            p->sampling.n_logit_bias++;
-    }
-    p->sampling.logit_bias = p->logit_bias;
-    return s;
 }
 
 static enum status parse_logprobs(struct params *p, const struct json *body, enum params_kind kind,
                                   struct buf *why)
 {
-    struct sampling *sm = &p->sampling;
     enum status s;
 
     if (kind == PARAMS_COMPLETION) {
         p->logprobs = js_get_set(body, "logprobs") != NULL;
-        s = get_u32(body, "logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &sm->n_logprobs, why);
+        s = get_u32(body, "logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &p->n_tops, why);
     } else {
         s = js_get_bool(body, "logprobs", &p->logprobs, why);
         if (s == OK)
-            s = get_u32(body, "top_logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &sm->n_logprobs, why);
-        if (s == OK && sm->n_logprobs > 0 && !p->logprobs)
+            s = get_u32(body, "top_logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &p->n_tops, why);
+        if (s == OK && p->n_tops > 0 && !p->logprobs)
             s = buf_why(why, ERR_INVALID, "top_logprobs: needs logprobs to be true");
     }
-    sm->want_logprob = p->logprobs;
-    return s;
+    p->sampling.n_logprobs = p->n_tops;
+    return s == OK ? parse_prompt_logprobs(p, body, why) : s;
 }
 
 /* --- stopping --- */
@@ -580,7 +556,7 @@ static enum status parse_counts(struct params *p, const struct json *body, enum 
         return buf_why(why, ERR_INVALID,
                        "best_of: an answer of the best cannot be streamed; leave "
                        "out stream or best_of");
-    p->sampling.want_logprob = p->logprobs || p->best_of > p->n;
+    p->sampling.want_logprob = p->logprobs || p->prompt_logprobs || p->best_of > p->n;
     return OK;
 }
 
@@ -594,8 +570,30 @@ static enum status parse_targets(struct params *p, const struct server *srv,
     return s == OK ? js_get_f64(body, "slo_tpot_ms", 0, SLO_MS_MAX, &p->slo_tpot_ms, why) : s;
 }
 
-static enum status parse_flags(struct params *p, const struct json *body, enum params_kind kind,
-                               struct buf *why)
+/* Read truncate_prompt_tokens. -1 stands for the longest prompt that leaves room for max_tokens where
+ * the request sets that, else for one token. */
+static enum status parse_truncation(struct params *p, const struct server *srv,
+                                    const struct json *body, struct buf *why)
+{
+    uint32_t max = srv->info->max_model_len, room = p->stopping.max_tokens;
+    int64_t n = 0;
+
+    if (!js_get_set(body, "truncate_prompt_tokens"))
+        return OK;
+    enum status s = js_get_i64(body, "truncate_prompt_tokens", -1, max, &n, why);
+    if (s == OK && n == 0)
+        s = buf_why(why, ERR_INVALID,
+                    "truncate_prompt_tokens: expected -1 or a number from 1 to %u", max);
+    if (s == OK && (js_len(js_get(body, "documents")) > 0 || search_is_wanted(body)))
+        s = buf_why(why, ERR_INVALID,
+                    "truncate_prompt_tokens: a prompt with documents is not cut; leave one of "
+                    "them out");
+    p->n_truncated = n > 0 ? (uint32_t)n : max - (room < max ? room : 1);
+    return s;
+}
+
+static enum status parse_flags(struct params *p, const struct server *srv, const struct json *body,
+                               enum params_kind kind, struct buf *why)
 {
     int64_t priority = 0;
     enum status s = parse_counts(p, body, kind, why);
@@ -609,8 +607,11 @@ static enum status parse_flags(struct params *p, const struct json *body, enum p
         s = js_get_bool(body, "add_special_tokens", &p->add_special, why);
     if (s == OK && kind == PARAMS_COMPLETION)
         s = js_get_bool(body, "echo", &p->echo, why);
-    p->sampling.want_prompt_logprobs = p->echo && p->logprobs;
-    return s;
+    p->sampling.want_prompt_logprobs = (p->echo && p->logprobs) || p->prompt_logprobs;
+    if (s == OK && p->prompt_logprobs && p->stream)
+        s = buf_why(why, ERR_INVALID,
+                    "prompt_logprobs: are not given in a stream; leave out one of the two fields");
+    return s == OK ? parse_truncation(p, srv, body, why) : s;
 }
 
 static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
@@ -637,11 +638,13 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     if (s == OK)
         s = parse_sampling(p, srv, body, why);
     if (s == OK)
-        s = parse_logit_bias(p, srv, body, why);
+        s = params_read_vocab(p, srv, body, why);
     if (s == OK)
         s = parse_logprobs(p, body, kind, why);
     if (s == OK)
         s = parse_stopping(p, srv, body, kind, why);
+    if (s == OK)
+        s = params_check_vocab(p, srv, why);
     if (s == OK)
         s = parse_stream(p, body, why);
     if (s == OK)
@@ -653,14 +656,18 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     if (s == OK)
         s = parse_retention(p, body, why);
     if (s == OK)
-        s = parse_flags(p, body, kind, why);
+        s = parse_flags(p, srv, body, kind, why);
     return s == OK ? parse_form(p, srv, body, why) : s;
 }
 
 void params_fini(struct params *p)
 {
     free(p->logit_bias);
+    free(p->allowed);
     p->logit_bias = NULL;
+    p->allowed = NULL;
+    buf_fini(&p->word_ends);
+    buf_fini(&p->word_ids);
     grammar_unref(p->grammar);
     p->grammar = NULL;
 }

@@ -4,7 +4,7 @@
  * Unsupported fields are refused by name. Fields that would not change a token (such as `user`) are
  * checked and have no effect. Unknown fields are ignored and collected (unknown_fields.h).
  *
- * Owns    the logit_bias array and a reference of the grammar: params_fini(). Stop strings and the
+ * Owns    the arrays of sampling and a reference of the grammar: params_fini(). Stop strings and the
  *         session are borrowed from the JSON document.
  * Thread  one at a time.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
@@ -55,7 +55,10 @@ struct params {
     double slo_ttft_ms, slo_tpot_ms; /* targets; 0: none */
     bool stream;
     bool include_usage;
-    bool logprobs; /* sampling.n_logprobs alternatives beside the token's own */
+    bool logprobs;                  /* n_tops alternatives beside the token's own */
+    bool prompt_logprobs;           /* n_prompt_tops beside the token's own; no stream */
+    uint32_t n_tops, n_prompt_tops; /* sampling.n_logprobs is the greater one */
+    uint32_t n_truncated;           /* leave the last tokens of each prompt; 0: all */
     bool return_token_ids;
     bool echo;                     /* completions */
     bool add_special;              /* add_special_tokens: completions true, chat false */
@@ -65,7 +68,9 @@ struct params {
     uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
     struct detok_stop stops[DETOK_N_STOPS_MAX];
     struct logit_bias *logit_bias;
-    struct grammar *grammar; /* the form of the answers; NULL: any text */
+    uint32_t *allowed;              /* vocab_mask.h; NULL: every id */
+    struct buf word_ends, word_ids; /* of sampling.rules */
+    struct grammar *grammar;        /* the form of the answers; NULL: any text */
 };
 
 NODISCARD enum status params_parse(struct params *p, const struct server *srv,

@@ -404,6 +404,10 @@ static enum status make_context(struct json **out, const struct server *srv,
      * it. */
     if (s == OK && js_is(js_get(body, "reasoning_effort"), JS_STRING))
         s = js_set(c, "reasoning_effort", js_ref(js_get(body, "reasoning_effort")));
+    static const char *const refused[] = {"chat_template", "tokenize"}; /* as in vLLM */
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(refused); i++)
+        if (js_get(extra, refused[i]))
+            s = buf_why(why, ERR_UNSUPPORTED, "chat_template_kwargs.%s: not supported", refused[i]);
     for (void *it = js_first(extra); s == OK && it; it = js_next(extra, it))
         s = js_set(c, js_it_key(it), js_ref(js_it_value(it)));
     if (s == OK && srv->tokenizer)

@@ -27,6 +27,7 @@
 
 struct document_use;
 struct documents;
+struct params;
 struct server;
 
 struct prompt {
@@ -79,10 +80,10 @@ NODISCARD enum status prompt_from_ids(struct prompt *p, const struct server *srv
                                       const struct json *ids, const char *name, struct buf *why);
 
 /* Read the prompts of a text completion: string, [string], [ids] or [[ids]]. The caller frees the
- * array *out of *n_out prompts: prompt_list_free(). want_text: keep the text of each prompt. */
+ * array *out of *n_out prompts: prompt_list_free(). With `echo` each prompt's text is kept. */
 NODISCARD enum status prompt_list_parse(struct prompt **out, uint32_t *n_out,
                                         const struct server *srv, const struct json *body,
-                                        bool add_special, bool want_text, struct buf *why);
+                                        const struct params *params, struct buf *why);
 void prompt_list_free(struct prompt *list, uint32_t n);
 
 /* Say why a prompt could not be tokenized. Returns s. */

@@ -5,6 +5,7 @@
 #include "engine/text/tokenizer/tokenizer.h"
 #include "server/api/params.h"
 #include "server/api/prompt.h"
+#include "server/api/prompt_cut.h"
 #include "server/server.h"
 
 /* Read a prompt: a string or an array of ids. */
@@ -31,15 +32,14 @@ static enum status parse_one(struct prompt *p, const struct server *srv, const s
 }
 
 enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct server *srv,
-                              const struct json *body, bool add_special, bool want_text,
-                              struct buf *why)
+                              const struct json *body, const struct params *params, struct buf *why)
 {
     const struct json *v = js_get_set(body, "prompt");
     bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);
     size_t n = is_list ? js_len(v) : 1;
     char name[32] = "prompt";
     unsigned flags;
-    enum status s = prompt_text_flags(body, add_special, &flags, why);
+    enum status s = prompt_text_flags(body, params->add_special, &flags, why);
 
     *out = NULL;
     *n_out = 0;
@@ -56,10 +56,10 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
     if (!list)
         return buf_why(why, ERR_NOMEM, "out of memory");
     for (size_t i = 0; s == OK && i < n; i++) {
-        prompt_init(&list[i], srv->info->max_model_len);
+        prompt_init(&list[i], prompt_n_ids_max(params, srv));
         if (is_list)
             snprintf(name, sizeof name, "prompt[%zu]", i);
-        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, flags, want_text, why);
+        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, flags, params->echo, why);
         if (s == OK && prompt_n_ids(&list[i]) == 0)
             s = buf_why(why, ERR_INVALID, "%s: must not be empty", name);
     }

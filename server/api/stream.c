@@ -16,6 +16,8 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
     buf_init(&c->text, TEXT_BYTES_MAX);
     buf_init(&c->held, TEXT_BYTES_MAX);
     buf_init(&c->ids, TEXT_BYTES_MAX);
+    buf_init(&c->ranked, TEXT_BYTES_MAX);
+    c->n_tops = request->sampling.n_logprobs;
     for (int i = 0; i < LP_N; i++)
         buf_init(&c->lp[i], TEXT_BYTES_MAX);
     if (!tokenizer)
@@ -37,6 +39,7 @@ void choice_fini(struct choice *c)
     citations_destroy(c->citations);
     c->citations = NULL;
     buf_fini(&c->ids);
+    buf_fini(&c->ranked);
     for (int i = 0; i < LP_N; i++)
         buf_fini(&c->lp[i]);
     request_unref(c->request);
@@ -140,6 +143,17 @@ static enum status take_prompt(struct choice *c, const struct server *srv, bool 
     return s;
 }
 
+/* Write what is published so far of prompt_logprobs, which only a prompt's first request has. */
+static enum status take_ranked(struct choice *c, const struct server *srv, const struct params *p)
+{
+    uint32_t n_there = c->request->prompt_out ? atomic_load(&c->request->n_prompt_out) : 0;
+    enum status s = OK;
+
+    while (s == OK && c->n_ranked < n_there)
+        s = logprobs_add_ranked(c, srv, p->n_prompt_tops, c->n_ranked++);
+    return s;
+}
+
 static enum status take(struct choice *c, const struct server *srv, const struct params *p,
                         enum params_kind kind, uint32_t n_max)
 {
@@ -155,6 +169,8 @@ static enum status take(struct choice *c, const struct server *srv, const struct
     }
     /* In this order: after a finish is read, n_out is final. */
     enum finish_reason finish = request_finish(c->request);
+    if (p->prompt_logprobs)
+        s = take_ranked(c, srv, p);
     uint32_t n_out = request_n_out(c->request);
     uint32_t end = n_out - c->n_taken > n_max ? c->n_taken + n_max : n_out;
     for (; s == OK && c->n_taken < end; c->n_taken++)

@@ -42,6 +42,9 @@ struct choice {
                                     choice_init() */
     struct buf ids;              /* "1,2,3", if wanted */
     struct buf lp[LP_N];         /* list members, separated by commas, if wanted */
+    uint32_t n_tops;             /* alternatives written per token; set by the owner */
+    struct buf ranked;           /* members of prompt_logprobs: of a prompt's first answer */
+    uint32_t n_ranked;           /* prompt tokens written there */
     /* For text_offset: */
     uint64_t n_chars;          /* whole characters of all tokens so far */
     struct detok chars;        /* the answer's, stop strings included */

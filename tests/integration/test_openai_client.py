@@ -75,6 +75,26 @@ def logprobs_and_n_are_read() -> None:
     assert len(answer.choices[2].logprobs.content[3].top_logprobs) == 2
 
 
+def vllms_fields_go_through_extra_body() -> None:
+    """allowed_token_ids, bad_words, prompt_logprobs, truncate_prompt_tokens."""
+    answer = CLIENT.completions.create(
+        model="tiny", prompt="one two three four", max_tokens=8, temperature=1, seed=2,
+        extra_body={"allowed_token_ids": [20, 21, 22], "bad_words": ["zq"], "prompt_logprobs": 1,
+                    "truncate_prompt_tokens": 3, "return_token_ids": True})
+    choice = answer.choices[0]
+    assert set(choice.token_ids) <= {20, 21, 22} and len(choice.prompt_token_ids) == 3, choice
+    assert choice.prompt_logprobs[0] is None, choice
+    for token, row in list(zip(choice.prompt_token_ids, choice.prompt_logprobs))[1:]:
+        assert row[str(token)]["logprob"] <= 0 and 1 <= len(row) <= 2, row
+    try:
+        CLIENT.chat.completions.create(model="tiny", messages=messages("hi"),
+                                       extra_body={"allowed_token_ids": []})
+    except openai.BadRequestError as e:
+        assert e.param == "allowed_token_ids", e
+    else:
+        raise AssertionError("an empty list was taken")
+
+
 def a_stream_can_be_left() -> None:
     stream = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"),
                                             max_tokens=1500, stream=True,
@@ -128,6 +148,6 @@ if __name__ == "__main__":
                                    timeout=TIMEOUT)
             sys.exit(run_tests([chat_answers, chat_streams,
                                 an_answer_with_tool_calls_can_be_sent_back,
-                                logprobs_and_n_are_read,
+                                logprobs_and_n_are_read, vllms_fields_go_through_extra_body,
                                 a_stream_can_be_left, completions_answer_and_stream,
                                 models_are_listed, errors_become_exceptions]))

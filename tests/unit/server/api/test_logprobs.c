@@ -315,6 +315,45 @@ static int close_server(void **state)
     return 0;
 }
 
+static void a_nul_is_no_part_of_a_key(void **state)
+{
+    static const uint32_t prompt[] = {FAKE_BOS};
+    struct one o = {0};
+
+    (void)state;
+    one_open(&o, PARAMS_COMPLETION, "{'logprobs':1}", prompt, 1, (const uint32_t[]){0}, 1);
+    struct json *j = take(&o, PARAMS_COMPLETION);
+    assert_string_equal(js_string(js_at(js_get(j, "tokens"), 0), NULL), "bytes:\\x00");
+    assert_non_null(js_get(js_at(js_get(j, "tops"), 0), "bytes:\\x00"));
+    one_close(&o, j);
+}
+
+static void a_prompts_list_has_ranks_and_the_token_once(void **state)
+{
+    static const uint32_t prompt[] = {FAKE_BOS, 'a', 0xe2};
+    struct one o = {0};
+
+    (void)state;
+    one_open(&o, PARAMS_CHAT, "{'prompt_logprobs':2,'logprobs':true,'top_logprobs':1}", prompt, 3,
+             (const uint32_t[]){'x'}, 1);
+    struct request *r = o.request;
+    r->prompt_out[1] = (struct out_token){'a', -1};
+    r->prompt_out[2] = (struct out_token){0xe2, -INFINITY};
+    memcpy(r->prompt_top + 2, ((struct out_top[]){{'b', -0.5f}, {'a', -1}, {'c', -2}, {'d', -3}}),
+           4 * sizeof *r->prompt_top);
+    o.choice.n_tops = o.params.n_tops;
+    struct json *j = take(&o, PARAMS_CHAT);
+    assert_string_equal(buf_str(&o.choice.ranked),
+                        "null,{\"97\":{\"logprob\":-1,\"rank\":2,\"decoded_token\":\"a\"},"
+                        "\"98\":{\"logprob\":-0.5,\"rank\":1,\"decoded_token\":\"b\"}},"
+                        "{\"226\":{\"logprob\":-9999,\"rank\":null,\"decoded_token\":"
+                        "\"\\\\xe2\"},\"99\":{\"logprob\":-2,\"rank\":1,\"decoded_token\":"
+                        "\"c\"},\"100\":{\"logprob\":-3,\"rank\":2,\"decoded_token\":\"d\"}}");
+    /* The answer's token has as many alternatives as top_logprobs says. */
+    assert_int_equal(js_len(js_get(js_at(js_get(j, "tokens"), 0), "top_logprobs")), 1);
+    one_close(&o, j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +365,8 @@ int main(void)
         cmocka_unit_test(offsets_follow_the_clients_text),
         cmocka_unit_test(no_key_of_top_logprobs_comes_twice),
         cmocka_unit_test(without_a_tokenizer_a_token_is_its_id),
+        cmocka_unit_test(a_nul_is_no_part_of_a_key),
+        cmocka_unit_test(a_prompts_list_has_ranks_and_the_token_once),
     };
     return cmocka_run_group_tests(tests, open_server, close_server);
 }

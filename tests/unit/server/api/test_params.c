@@ -1,6 +1,7 @@
 /* test_params.c - request parameters: errors name the wrong field, valid values are read. */
 #include "tests/unit/server/server_test.h"
 
+#include "engine/run/vocab_mask.h"
 #include "server/api/params.h"
 
 static struct server_test t;
@@ -167,7 +168,9 @@ static void what_is_not_there_is_refused_by_name(void **state)
             "structured_outputs: structural_tag");
     refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
     refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
-    refuses(PARAMS_COMPLETION, "{'prompt_logprobs':1}", ERR_UNSUPPORTED, "prompt_logprobs: ");
+    refuses(PARAMS_COMPLETION, "{'prompt_logprobs':-1}", ERR_UNSUPPORTED, "prompt_logprobs: -1");
+    refuses(PARAMS_CHAT, "{'chat_template':'x'}", ERR_UNSUPPORTED,
+            "chat_template: not supported; the server's operator sets it");
     refuses(PARAMS_CHAT, "{'model':'three'}", ERR_NOT_FOUND, "model: \"three\" is not served");
 }
 
@@ -213,6 +216,102 @@ static void forms_of_answers_are_named_when_they_are_faulty(void **state)
             "guided_choice");
     refuses(PARAMS_CHAT, "{'structured_outputs':{'regex':'a','json_object':true}}", ERR_INVALID,
             "structured_outputs");
+}
+
+static void rules_for_the_vocabulary_are_named_when_they_are_faulty(void **state)
+{
+    static char many[4000];
+
+    (void)state;
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':3}", ERR_INVALID,
+            "allowed_token_ids: expected an array");
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':[]}", ERR_INVALID,
+            "allowed_token_ids: must not be empty");
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':[1,258]}", ERR_INVALID,
+            "allowed_token_ids[1]: expected a token id below 258");
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':[-1]}", ERR_INVALID, "allowed_token_ids[0]: ");
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':[1.5]}", ERR_INVALID, "allowed_token_ids[0]: ");
+    refuses(PARAMS_CHAT, "{'bad_words':'x'}", ERR_INVALID, "bad_words: expected an array");
+    refuses(PARAMS_CHAT, "{'bad_words':['a',1]}", ERR_INVALID, "bad_words[1]: expected a string");
+    refuses(PARAMS_CHAT, "{'bad_words':[' \\t']}", ERR_INVALID, "bad_words[0]: must not be empty");
+    int n = snprintf(many, sizeof many, "{'bad_words':[''");
+    for (int i = 0; i < 512; i++)
+        n += snprintf(many + n, sizeof many - (size_t)n, ",''");
+    snprintf(many + n, sizeof many - (size_t)n, "]}");
+    refuses(PARAMS_CHAT, many, ERR_INVALID, "bad_words: 513 entries, at most 512");
+    n = snprintf(many, sizeof many, "{'bad_words':['");
+    memset(many + n, 'a', 1025);
+    snprintf(many + n + 1025, sizeof many - (size_t)n - 1025, "']}");
+    refuses(PARAMS_CHAT, many, ERR_INVALID, "bad_words[0]: longer than 1024 bytes");
+    /* 65 is A, 257 the end-of-sequence id */
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':[65],'bad_words':['A']}", ERR_INVALID,
+            "bad_words: forbid every token");
+    refuses(PARAMS_CHAT, "{'allowed_token_ids':[257],'min_tokens':1}", ERR_INVALID,
+            "min_tokens: every token");
+    refuses(PARAMS_CHAT,
+            "{'allowed_token_ids':[65,66,257],'bad_words':['A'],'stop_token_ids':[66],"
+            "'min_tokens':1}",
+            ERR_INVALID, "min_tokens: every token");
+}
+
+static void rules_for_the_vocabulary_are_read(void **state)
+{
+    struct json *body = json_of("{'allowed_token_ids':[65,65,66,257],'bad_words':['AB','  B'],"
+                                "'min_tokens':1}");
+    static const uint32_t ends[] = {2, 5, 6, 8}, ids[] = {'A', 'B', ' ', 'A', 'B', 'B', ' ', 'B'};
+    struct params p;
+
+    (void)state;
+    takes(&p, PARAMS_CHAT, body);
+    const struct vocab_rules *rules = &p.sampling.rules;
+    for (uint32_t id = 0; id < FAKE_N_VOCAB; id++)
+        assert_int_equal(vocab_mask_allows(rules->allowed, id),
+                         id == 'A' || id == 'B' || id == FAKE_EOS);
+    assert_int_equal(rules->n_words, 4);
+    assert_memory_equal(rules->word_ends, ends, sizeof ends);
+    assert_memory_equal(rules->word_ids, ids, sizeof ids);
+    params_fini(&p);
+    js_unref(body);
+}
+
+static void logprobs_of_prompts_and_their_cut_are_read(void **state)
+{
+    static const struct {
+        const char *json;
+        bool asked;
+        uint32_t n_prompt_tops, n_tops, n_kept, n_truncated;
+    } cases[] = {
+        {"{}", false, 0, 0, 0, 0},
+        {"{'prompt_logprobs':0}", true, 0, 0, 0, 0},
+        {"{'prompt_logprobs':5,'logprobs':2}", true, 5, 2, 5, 0},
+        {"{'prompt_logprobs':1,'logprobs':2}", true, 1, 2, 2, 0},
+        {"{'truncate_prompt_tokens':7}", false, 0, 0, 0, 7},
+        {"{'truncate_prompt_tokens':-1}", false, 0, 0, 0, 84},
+        {"{'truncate_prompt_tokens':-1,'max_tokens':0}", false, 0, 0, 0, 100},
+        {"{'truncate_prompt_tokens':-1,'max_tokens':5000}", false, 0, 0, 0, 99},
+    };
+    struct params p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *body = json_of(cases[i].json);
+        takes(&p, PARAMS_COMPLETION, body);
+        assert_int_equal(p.prompt_logprobs, cases[i].asked);
+        assert_int_equal(p.sampling.want_prompt_logprobs, cases[i].asked);
+        assert_int_equal(p.n_prompt_tops, cases[i].n_prompt_tops);
+        assert_int_equal(p.n_tops, cases[i].n_tops);
+        assert_int_equal(p.sampling.n_logprobs, cases[i].n_kept);
+        assert_int_equal(p.n_truncated, cases[i].n_truncated);
+        params_fini(&p);
+        js_unref(body);
+    }
+    refuses(PARAMS_CHAT, "{'prompt_logprobs':21}", ERR_INVALID, "prompt_logprobs: ");
+    refuses(PARAMS_CHAT, "{'prompt_logprobs':1,'stream':true}", ERR_INVALID,
+            "prompt_logprobs: are not given in a stream");
+    refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':0}", ERR_INVALID, "truncate_prompt_tokens: ");
+    refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':101}", ERR_INVALID, "truncate_prompt_tokens: ");
+    refuses(PARAMS_CHAT, "{'truncate_prompt_tokens':5,'documents':[{'text':'x'}]}", ERR_INVALID,
+            "truncate_prompt_tokens: a prompt with documents");
 }
 
 static void harmless_forms_of_it_are_taken(void **state)
@@ -442,6 +541,9 @@ int main(void)
         cmocka_unit_test(what_is_not_there_is_refused_by_name),
         cmocka_unit_test(counts_of_answers_are_read),
         cmocka_unit_test(forms_of_answers_are_named_when_they_are_faulty),
+        cmocka_unit_test(rules_for_the_vocabulary_are_named_when_they_are_faulty),
+        cmocka_unit_test(rules_for_the_vocabulary_are_read),
+        cmocka_unit_test(logprobs_of_prompts_and_their_cut_are_read),
         cmocka_unit_test(harmless_forms_of_it_are_taken),
         cmocka_unit_test(fields_without_effect_are_taken_and_checked),
         cmocka_unit_test(a_seed_has_64_bits),

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 
 #include "server/api/documents.h"
+#include "server/api/params.h"
 #include "server/api/prompt.h"
+#include "server/api/prompt_cut.h"
 
 static struct server_test t;
 
@@ -330,6 +332,10 @@ static void a_bad_message_is_named(void **state)
             ERR_INVALID, "documents[0].title: expected a string");
     refuses("{'messages':[{'role':'user','content':'x'}],'documents_placement':'top'}", ERR_INVALID,
             "documents_placement: expected");
+    refuses(
+        "{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'chat_template':'x'"
+        "}}",
+        ERR_UNSUPPORTED, "chat_template_kwargs.chat_template: not supported");
     refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':[]}", ERR_INVALID,
             "chat_template_kwargs: expected an object");
     refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'raise':1}}",
@@ -426,6 +432,7 @@ static void prompts_of_every_form_are_read(void **state)
         {"{'prompt':[1,2,3]}", 1, 3},    {"{'prompt':[[1,2],[3,4,5,6]]}", 2, 4},
         {"{'prompt':['ab',[7]]}", 2, 1},
     };
+    const struct params params = {.add_special = true, .echo = true};
     struct prompt *list;
     struct buf why;
     uint32_t n;
@@ -434,7 +441,7 @@ static void prompts_of_every_form_are_read(void **state)
     buf_init(&why, BUF_WHY_MAX);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct json *body = json_of(cases[i].json);
-        assert_ok(prompt_list_parse(&list, &n, &t.srv, body, true, true, &why));
+        assert_ok(prompt_list_parse(&list, &n, &t.srv, body, &params, &why));
         assert_int_equal(n, cases[i].n_prompts);
         assert_int_equal(prompt_n_ids(&list[n - 1]), cases[i].n_ids_of_last);
         prompt_list_free(list, n);
@@ -459,6 +466,7 @@ static void a_bad_prompt_is_named(void **state)
         {"{'prompt':[[1],[999]]}", ERR_INVALID, "prompt[1][0]: token id 999 is outside"},
         {"{'prompt':[-1]}", ERR_INVALID, "prompt[0]: token id -1"},
     };
+    const struct params params = {.add_special = true};
     struct prompt *list;
     struct buf why;
     uint32_t n;
@@ -467,7 +475,7 @@ static void a_bad_prompt_is_named(void **state)
     buf_init(&why, BUF_WHY_MAX);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct json *body = json_of(cases[i].json);
-        assert_int_equal(prompt_list_parse(&list, &n, &t.srv, body, true, false, &why),
+        assert_int_equal(prompt_list_parse(&list, &n, &t.srv, body, &params, &why),
                          cases[i].status);
         if (strncmp(buf_str(&why), cases[i].words, strlen(cases[i].words)) != 0)
             fail_msg("%s: \"%s\" instead of \"%s\"", cases[i].json, buf_str(&why), cases[i].words);
@@ -489,6 +497,39 @@ static void a_prompt_longer_than_the_context_stops_early(void **state)
     assert_int_equal(prompt_from_text(&p, &t.srv, text, 200, 0, &why), ERR_TOO_LARGE);
     assert_true(prompt_n_ids(&p) <= 100);
     prompt_fini(&p);
+    buf_fini(&why);
+}
+
+static void a_cut_prompt_keeps_its_last_tokens_and_their_text(void **state)
+{
+    struct json *body = json_of("{'prompt':['abcdef','ab',[98,99,100,101]]}");
+    const struct params params = {.add_special = true, .echo = true, .n_truncated = 4};
+    struct prompt *list;
+    struct buf why;
+    uint32_t n;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(prompt_list_parse(&list, &n, &t.srv, body, &params, &why));
+    assert_ok(buf_u32(&list[0].span_ends, 2));
+    list[0].n_public = 2;
+    list[0].n_breaks = 2;
+    list[0].breaks[0] = (struct request_break){3, 60};
+    list[0].breaks[1] = (struct request_break){5, 70};
+    assert_ok(prompts_cut(&params, &t.srv, list, n, &why));
+    assert_int_equal(prompt_n_ids(&list[0]), 4);
+    assert_int_equal(prompt_ids(&list[0])[0], 'c');
+    assert_string_equal(buf_str(&list[0].text), "cdef");
+    assert_int_equal(prompt_n_span_ends(&list[0]), 0);
+    assert_int_equal(list[0].n_public, 0);
+    assert_int_equal(list[0].n_breaks, 1); /* <s> and ab are cut off */
+    assert_int_equal(list[0].breaks[0].n_tokens, 2);
+    assert_int_equal(list[0].breaks[0].ttl_s, 70);
+    assert_int_equal(prompt_n_ids(&list[1]), 3);
+    assert_string_equal(buf_str(&list[1].text), "ab");
+    assert_int_equal(prompt_n_ids(&list[2]), 4);
+    prompt_list_free(list, n);
+    js_unref(body);
     buf_fini(&why);
 }
 
@@ -527,6 +568,7 @@ int main(void)
         cmocka_unit_test(prompts_of_every_form_are_read),
         cmocka_unit_test(a_bad_prompt_is_named),
         cmocka_unit_test(a_prompt_longer_than_the_context_stops_early),
+        cmocka_unit_test(a_cut_prompt_keeps_its_last_tokens_and_their_text),
     };
     return cmocka_run_group_tests(tests, open_server, close_server);
 }

@@ -1,0 +1,24 @@
+/* params_vocab.h - reads the parameters that name tokens or words: logit_bias, allowed_token_ids
+ * and bad_words.
+ *
+ * A bad word is forbidden as vLLM does: by the ids of the word, and by the ids of the word behind a
+ * space. Other tokens that spell the same text are not.
+ *
+ * Owns    arrays of struct params: params_fini().
+ * Thread  one at a time.
+ * Errors  as params.h.
+ * Units   ids; bytes. */
+#ifndef TARN_SERVER_API_PARAMS_VOCAB_H
+#define TARN_SERVER_API_PARAMS_VOCAB_H
+
+#include "server/api/params.h"
+
+#define BAD_WORD_BYTES_MAX 1024
+
+NODISCARD enum status params_read_vocab(struct params *p, const struct server *srv,
+                                        const struct json *body, struct buf *why);
+/* Refuse rules that leave no id for an answer's first token, once the stopping rules are read. */
+NODISCARD enum status params_check_vocab(const struct params *p, const struct server *srv,
+                                         struct buf *why);
+
+#endif
