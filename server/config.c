@@ -11,6 +11,7 @@
 #include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
+#include "engine/text/tool_format.h"
 
 #define VARIABLES "TARN_"
 #define VARIABLE_SHOWN_MAX 64
@@ -34,6 +35,9 @@ static const struct option_row rows[] = {
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
          "Jinja template to use instead of the model's own"),
+    CHOICE(NULL, "tool-call-parser", tool_call_parser, "auto", TOOL_FORMAT_NAMES,
+           "how the model writes calls of tools; auto: by its chat template; none: tools are "
+           "refused"),
     TEXT(NULL, "preamble", preamble, "", "FILES",
          "system prompt (or several files, separated by commas) whose KV all tenants share"),
     BOOL(NULL, "parse-special", parse_special, "false",
@@ -234,7 +238,10 @@ static const struct option_row rows[] = {
     SIZE(NULL, "documents-bytes", documents_bytes, 1 << 20, UINT64_C(1) << 50, "64G",
          "size of the file of registered documents; a document that does not fit is refused"),
     TEXT(NULL, "embedding-model", embedding_model, "", "MODEL",
-         "second model that embeds documents and queries for vector search, named as --model"),
+         "second model that embeds documents and queries for vector search, and the texts of "
+         "/v1/embeddings; named as --model"),
+    TEXT(NULL, "served-embedding-model-name", served_embedding_model_name, "", "NAME",
+         "name of that model in requests; default: the value of --embedding-model"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

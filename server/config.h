@@ -29,6 +29,7 @@ struct config {
     char *inspect;           /* off, text, json */
     char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
+    char *tool_call_parser;  /* one of TOOL_FORMAT_NAMES */
     char *preamble;          /* comma list of files */
     bool parse_special;      /* special tokens count in the text of users, tools and documents */
     /* where */
@@ -120,8 +121,9 @@ struct config {
     char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
-    char *documents_path;  /* empty: in cache_dir; "none": no documents */
-    char *embedding_model; /* empty: none */
+    char *documents_path;              /* empty: in cache_dir; "none": no documents */
+    char *embedding_model;             /* empty: none */
+    char *served_embedding_model_name; /* empty: the name given to --embedding-model */
     /* logs */
     char *log_level;
     char *log_format;
