@@ -1,6 +1,7 @@
 #include "engine/stopping.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/run/vocab_mask.h"
 
@@ -52,6 +53,8 @@ enum status stop_watch_init(struct stop_watch *w, const struct stopping *rules,
         detok_init(&w->detok, model->tokenizer, rules->stops, rules->n_stops, rules->show_special,
                    text_continues, rules->include_stop);
         w->detok.n_ids_without_stop = rules->min_tokens;
+        w->detok.n_shown = rules->n_shown;
+        memcpy(w->detok.shown, rules->shown, sizeof rules->shown);
     }
     return make_mask(w);
 }

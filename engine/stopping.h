@@ -40,8 +40,9 @@ struct stopping {
     uint32_t max_tokens; /* cut to what the context leaves; 0: stopping_is_prefill() */
     uint32_t min_tokens;
     bool ignore_eos;
-    bool include_stop; /* include_stop_str_in_output */
-    bool show_special; /* skip_special_tokens = false */
+    bool include_stop;                        /* include_stop_str_in_output */
+    bool show_special;                        /* skip_special_tokens = false */
+    uint32_t shown[DETOK_SHOWN_MAX], n_shown; /* special tokens that are text all the same */
     uint32_t n_stop_ids;
     const uint32_t *stop_ids; /* copied by request_create() */
     uint32_t n_stops;

@@ -11,6 +11,7 @@
 #include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
+#include "engine/text/tool_format.h"
 
 #define VARIABLES "TARN_"
 #define VARIABLE_SHOWN_MAX 64
@@ -34,6 +35,9 @@ static const struct option_row rows[] = {
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
          "Jinja template to use instead of the model's own"),
+    CHOICE(NULL, "tool-call-parser", tool_call_parser, "auto", TOOL_FORMAT_NAMES,
+           "how the model writes calls of tools; auto: by its chat template; none: tools are "
+           "refused"),
     TEXT(NULL, "preamble", preamble, "", "FILES",
          "system prompt (or several files, separated by commas) whose KV all tenants share"),
     BOOL(NULL, "parse-special", parse_special, "false",

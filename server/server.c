@@ -71,6 +71,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
         s = span_marks_create(&srv->span_marks, srv->tokenizer);
     srv->documents_lead = documents_lead(srv->template);
     chat_traits_find(&srv->chat_traits, srv->template);
+    srv->tool_format = tool_format_find(
+        config->tool_call_parser ? config->tool_call_parser : "auto", srv->template);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)

@@ -32,6 +32,17 @@ uint32_t front_json_text(struct exprs *e, const char *text, size_t len);
 /* One of an array of strings. */
 NODISCARD enum status front_choice(struct exprs *e, const struct json *list, uint32_t *out,
                                    struct buf *why);
+/* Calls of tools, by an object that the server made:
+ *
+ *   {"marker", "gap", "open", "separator", "close", "free", "many",
+ *    "calls": [{"name", "begin", "schema", "end"}]}
+ *
+ * The text is marker, perhaps gap, open, a call, with `many` more calls behind separators, close. A
+ * call is begin, a value by the schema (none: any object), end. With `free` all of that is
+ * optional, and a text without the marker, whose first byte comes in the marker once, may precede
+ * it. */
+NODISCARD enum status front_calls(struct exprs *e, const struct json *source, uint32_t *out,
+                                  struct buf *why);
 /* Rules `name ::= ...` (GBNF; the first is "root") or `name: ...` (Lark; the first is "start"). */
 NODISCARD enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *out,
                                  struct buf *why);

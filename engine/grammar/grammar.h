@@ -23,12 +23,19 @@
 #include "base/buf.h"
 #include "base/json.h"
 
+#define GRAMMAR_SHOWN_MAX 2u
+
 struct tokenizer;
 struct grammar_vocab;
 struct grammar;
 
 NODISCARD enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t,
                                            uint32_t n_vocab);
+/* The same, where the special tokens shown[n], at most GRAMMAR_SHOWN_MAX, are text: their own
+ * spelling. */
+NODISCARD enum status grammar_vocab_create_showing(struct grammar_vocab **out,
+                                                   const struct tokenizer *t, uint32_t n_vocab,
+                                                   const uint32_t *shown, uint32_t n_shown);
 void grammar_vocab_destroy(struct grammar_vocab *v); /* NULL is fine */
 
 enum grammar_kind {
@@ -36,7 +43,8 @@ enum grammar_kind {
     GRAMMAR_JSON_SCHEMA, /* source: the schema, JSON */
     GRAMMAR_REGEX,       /* source: a string, that the whole answer must match */
     GRAMMAR_CHOICE,      /* source: an array of strings */
-    GRAMMAR_EBNF         /* source: a string, in the notation of llama.cpp (GBNF) or of Lark */
+    GRAMMAR_EBNF,        /* source: a string, in the notation of llama.cpp (GBNF) or of Lark */
+    GRAMMAR_CALLS        /* source: calls of tools: front_calls() of front.h */
 };
 
 /* Compile a grammar; the caller has one reference. */

@@ -3,15 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/grammar/grammar.h"
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer.h"
+
+static bool is_shown(const struct grammar_vocab *v, uint32_t id)
+{
+    for (uint32_t i = 0; i < v->n_shown; i++)
+        if (v->shown[i] == id)
+            return true;
+    return !tokenizer_is_special(v->tokenizer, id);
+}
 
 const char *vocab_bytes(const struct grammar_vocab *v, uint32_t id, bool is_first, size_t *len)
 {
     const char *bytes = "";
 
     *len = 0;
-    if (!tokenizer_is_special(v->tokenizer, id))
+    if (is_shown(v, id))
         bytes = is_first ? tokenizer_first_bytes(v->tokenizer, id, len)
                          : tokenizer_bytes(v->tokenizer, id, len);
     return bytes;
@@ -87,6 +95,13 @@ static void make_usual_loops(struct grammar_vocab *v)
 enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokenizer *t,
                                  uint32_t n_vocab)
 {
+    return grammar_vocab_create_showing(out, t, n_vocab, NULL, 0);
+}
+
+enum status grammar_vocab_create_showing(struct grammar_vocab **out, const struct tokenizer *t,
+                                         uint32_t n_vocab, const uint32_t *shown, uint32_t n_shown)
+{
+    ASSERT(n_shown <= GRAMMAR_SHOWN_MAX);
     struct grammar_vocab *v = calloc(1, sizeof *v);
     enum status s = ERR_NOMEM;
 
@@ -96,6 +111,8 @@ enum status grammar_vocab_create(struct grammar_vocab **out, const struct tokeni
     v->tokenizer = t;
     v->n_vocab = n_vocab;
     v->n_words = (n_vocab + 31) / 32;
+    for (uint32_t i = 0; i < n_shown; i++)
+        v->shown[v->n_shown++] = shown[i];
     pthread_mutex_init(&v->lock, NULL);
     s = build(v, false, NULL, NULL, &v->tree);
     if (s == OK && first_differs(v))

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "engine/grammar/grammar.h"
 #include "engine/grammar/token_tree.h"
 
 #define VOCAB_LOOPS_MAX 24u
@@ -26,7 +27,8 @@ struct vocab_loop {
 struct grammar_vocab {
     const struct tokenizer *tokenizer;
     uint32_t n_vocab, n_words;
-    struct token_tree tree;  /* of all tokens */
+    uint32_t shown[GRAMMAR_SHOWN_MAX], n_shown; /* special tokens that are text */
+    struct token_tree tree;                     /* of all tokens */
     struct token_tree first; /* as the first token of a text is shown; no nodes: as `tree` */
     pthread_mutex_t lock;    /* of the loops */
     struct vocab_loop *loops[VOCAB_LOOPS_MAX]; /* [n_loops] never freed before the end */

@@ -167,12 +167,20 @@ static enum status take_bytes(struct detok *d, const char *bytes, size_t len)
     return s;
 }
 
+static bool is_hidden(const struct detok *d, uint32_t id)
+{
+    for (uint32_t i = 0; i < d->n_shown; i++)
+        if (d->shown[i] == id)
+            return false;
+    return !d->show_special && tokenizer_is_special(d->tok, id);
+}
+
 enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 {
     size_t len, first_len, from = d->held.len;
 
     d->n_ids++;
-    if (d->stopped_by >= 0 || (!d->show_special && tokenizer_is_special(d->tok, id)))
+    if (d->stopped_by >= 0 || is_hidden(d, id))
         return OK;
     const char *bytes = tokenizer_bytes(d->tok, id, &len);
     const char *first = tokenizer_first_bytes(d->tok, id, &first_len);

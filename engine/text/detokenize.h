@@ -19,6 +19,7 @@
 
 #define DETOK_N_STOPS_MAX 16
 #define DETOK_STOP_BYTES_MAX 1024
+#define DETOK_SHOWN_MAX 2
 
 struct detok_stop {
     const char *text; /* borrowed while the detok lives */
@@ -38,6 +39,8 @@ struct detok {
                                     owner */
     char part[4];                /* the first n_part bytes of an incomplete character */
     uint8_t n_part;
+    uint32_t shown[DETOK_SHOWN_MAX], n_shown; /* special tokens that are text although show_special
+                                                 is false; none after detok_init() */
     bool begun;        /* some text was decoded: a leading space is kept from now on */
     bool show_special; /* the opposite of skip_special_tokens */
     bool continues;    /* the text continues a prompt: keep a leading space */

@@ -6,6 +6,7 @@
 #include "server/api/call.h"
 #include "server/http/error.h"
 #include "server/server.h"
+#include "server/api/tool_answer.h"
 #include "server/api/writer.h"
 
 static bool is_chat(const struct call *call)
@@ -119,7 +120,10 @@ static void write_finish(struct writer *w, const struct choice *c)
 {
     const struct stopping *st = &c->request->stopping;
 
-    write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":", finish_reason_name(c->finish));
+    bool is_calls = c->finish == FINISH_STOP && tool_answer_n_calls(c->tools) > 0;
+
+    write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":",
+                 is_calls ? "tool_calls" : finish_reason_name(c->finish));
     if (c->finish == FINISH_STOP && c->request->stop_string >= 0) {
         const struct detok_stop *stop = &st->stops[c->request->stop_string];
         write_json(w, stop->text, stop->len);
@@ -137,7 +141,14 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_format(w, "{\"index\":%u,", c->place);
     if (is_chat(call)) {
         write_puts(w, "\"message\":{\"role\":\"assistant\",\"content\":");
-        write_json(w, buf_str(&c->text), c->text.len);
+        if (c->text.len == 0 && tool_answer_n_calls(c->tools) > 0)
+            write_puts(w, "null");
+        else
+            write_json(w, buf_str(&c->text), c->text.len);
+        if (tool_answer_n_calls(c->tools) > 0) {
+            write_puts(w, ",");
+            tool_answer_write(w, c->tools);
+        }
         write_puts(w, ",\"refusal\":null}");
     } else {
         write_puts(w, "\"text\":");
@@ -245,9 +256,18 @@ enum status frame_write_delta(const struct call *call, const struct choice *c, s
 {
     struct writer w = {out, OK};
 
+    bool has_calls = tool_answer_has_delta(c->tools), has_text = c->text.len > 0 || !has_calls;
+
     begin_frame(&w, call, c);
-    write_puts(&w, is_chat(call) ? ",\"delta\":{\"content\":" : ",\"text\":");
-    write_json(&w, buf_str(&c->text), c->text.len);
+    write_puts(&w, is_chat(call) ? ",\"delta\":{" : ",");
+    if (has_text) {
+        write_puts(&w, is_chat(call) ? "\"content\":" : "\"text\":");
+        write_json(&w, buf_str(&c->text), c->text.len);
+    }
+    if (has_calls) {
+        write_puts(&w, has_text ? "," : "");
+        tool_answer_write_delta(&w, c->tools);
+    }
     write_puts(&w, is_chat(call) ? "}" : "");
     write_logprobs(&w, call, c);
     write_puts(&w, ",\"finish_reason\":null");

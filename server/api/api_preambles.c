@@ -40,14 +40,14 @@ static void write_preamble(struct writer *w, const struct preamble_record *p)
 
 /* --- PUT --- */
 
-/* Chats of this server take no tools yet, so a preamble with tools would match none. */
+/* A preamble is the begin of chats without tools: templates write tools at different places. */
 static enum status check_tools(const struct json *body, struct buf *why)
 {
     const struct json *tools = js_get_set(body, "tools");
 
     if (!tools || (js_is(tools, JS_ARRAY) && js_len(tools) == 0))
         return OK;
-    return buf_why(why, ERR_UNSUPPORTED, "tools: are not supported, as in chats");
+    return buf_why(why, ERR_UNSUPPORTED, "tools: not supported in preambles");
 }
 
 static enum status read_system(const struct json *body, const char **system, size_t *len,

@@ -23,6 +23,7 @@
 #include "server/api/speculation.h"
 #include "server/server.h"
 #include "server/api/tally.h"
+#include "server/api/tool_answer.h"
 #include "server/api/wait.h"
 
 #define KEEP_ALIVE_NS UINT64_C(1000000000)
@@ -477,6 +478,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     c->prompt_index = prompt_index;
     if (prompt->wants_citations &&
         (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
+        return buf_why(why, s, "out of memory");
+    if (call->params.tools.format && (s = tool_answer_create(&c->tools, &call->params.tools)) != OK)
         return buf_why(why, s, "out of memory");
     c->n_tops = call->params.n_tops;
     if (call->params.echo && call->params.logprobs) {

@@ -96,6 +96,9 @@ static const struct field fields[] = {
     {"guided_grammar", FINE, NULL},
     {"json_schema", FINE, NULL},
     {"grammar", FINE, NULL},
+    {"tools", FINE, NULL},
+    {"tool_choice", FINE, NULL},
+    {"parallel_tool_calls", FINE, NULL},
     {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
     /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable
@@ -109,12 +112,9 @@ static const struct field fields[] = {
     {"safety_identifier", TEXT, NULL},
     {"prompt_cache_key", TEXT, NULL},
     {"prediction", MAP, NULL},
-    {"parallel_tool_calls", SWITCH, NULL},
     {"include_reasoning", SWITCH, NULL},
     {"request_id", ANY, NULL},
 
-    {"tools", NOT_SET, NULL},
-    {"tool_choice", NOT_OTHER, "none"},
     {"functions", NOT_SET, NULL},
     {"function_call", NOT_OTHER, "none"},
     {"modalities", NOT_OTHER, "text"},
@@ -615,10 +615,12 @@ static enum status parse_flags(struct params *p, const struct server *srv, const
 }
 
 static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
-                              struct buf *why)
+                              enum params_kind kind, struct buf *why)
 {
     enum status s = structured_read(srv->structured, body, &p->grammar, why);
 
+    if (s == OK)
+        s = tools_read(&p->tools, &p->grammar, &p->stopping, srv, body, kind == PARAMS_CHAT, why);
     if (s == OK && p->grammar && p->stopping.ignore_eos)
         s = buf_why(why, ERR_INVALID,
                     "ignore_eos: an answer of a given form ends where the form does; leave one of "
@@ -657,7 +659,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
         s = parse_retention(p, body, why);
     if (s == OK)
         s = parse_flags(p, srv, body, kind, why);
-    return s == OK ? parse_form(p, srv, body, why) : s;
+    return s == OK ? parse_form(p, srv, body, kind, why) : s;
 }
 
 void params_fini(struct params *p)
@@ -665,6 +667,7 @@ void params_fini(struct params *p)
     free(p->logit_bias);
     free(p->allowed);
     p->logit_bias = NULL;
+    tools_use_fini(&p->tools);
     p->allowed = NULL;
     buf_fini(&p->word_ends);
     buf_fini(&p->word_ids);

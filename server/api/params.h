@@ -4,8 +4,8 @@
  * Unsupported fields are refused by name. Fields that would not change a token (such as `user`) are
  * checked and have no effect. Unknown fields are ignored and collected (unknown_fields.h).
  *
- * Owns    the arrays of sampling and a reference of the grammar: params_fini(). Stop strings and the
- *         session are borrowed from the JSON document.
+ * Owns    the arrays of sampling, the tools and a reference of the grammar: params_fini(). Stop
+ *         strings and the session are borrowed from the JSON document.
  * Thread  one at a time.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
  *         name of the field.
@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "cache/cache.h"
 #include "engine/request.h"
+#include "server/api/tools.h"
 #include "server/api/unknown_fields.h"
 
 struct server;
@@ -68,6 +69,7 @@ struct params {
     uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
     struct detok_stop stops[DETOK_N_STOPS_MAX];
     struct logit_bias *logit_bias;
+    struct tools_use tools;
     uint32_t *allowed;              /* vocab_mask.h; NULL: every id */
     struct buf word_ends, word_ids; /* of sampling.rules */
     struct grammar *grammar;        /* the form of the answers; NULL: any text */

@@ -18,6 +18,7 @@
 #include "server/api/retention.h"
 #include "server/server.h"
 #include "server/api/tool_calls.h"
+#include "server/api/tools.h"
 
 #define N_MESSAGES_MAX 4096
 #define N_PARTS_MAX 1024
@@ -393,7 +394,7 @@ static enum status make_context(struct json **out, const struct server *srv,
                                 const struct json *body, const struct chat_flags *flags,
                                 struct json *messages, struct json *documents, struct buf *why)
 {
-    const struct json *extra = js_get_set(body, "chat_template_kwargs");
+    const struct json *extra = js_get_set(body, "chat_template_kwargs"), *tools = NULL;
     struct json *c = js_new_object();
     enum status s = c ? OK : ERR_NOMEM;
 
@@ -416,9 +417,11 @@ static enum status make_context(struct json **out, const struct server *srv,
         s = set_optional(c, "eos_token", tokenizer_eos_text(srv->tokenizer));
     if (s == OK)
         s = js_set(c, "add_generation_prompt", js_new_bool(flags->add_generation_prompt));
+    if (s == OK)
+        s = tools_check(srv, body, &tools, why);
     /* Hugging Face defines absent tools and documents as null; templates may rely on it. */
     if (s == OK)
-        s = js_set(c, "tools", js_new_null());
+        s = js_set(c, "tools", tools ? js_copy_deep(tools) : js_new_null());
     if (s == OK) {
         s = js_set(c, "documents", documents ? documents : js_new_null());
         documents = NULL;

@@ -1,8 +1,11 @@
 #include "server/api/stream.h"
 
+#include <string.h>
+
 #include "server/api/citations.h"
 #include "server/api/logprobs.h"
 #include "server/server.h"
+#include "server/api/tool_answer.h"
 
 #define TEXT_BYTES_MAX (256u << 20)
 /* One list of an echoed prompt's logprobs, in one frame of a stream. */
@@ -15,6 +18,7 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
     *c = (struct choice){.request = request, .has_detok = tokenizer != NULL};
     buf_init(&c->text, TEXT_BYTES_MAX);
     buf_init(&c->held, TEXT_BYTES_MAX);
+    buf_init(&c->raw, TEXT_BYTES_MAX);
     buf_init(&c->ids, TEXT_BYTES_MAX);
     buf_init(&c->ranked, TEXT_BYTES_MAX);
     c->n_tops = request->sampling.n_logprobs;
@@ -23,6 +27,8 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
     if (!tokenizer)
         return;
     detok_init(&c->detok, tokenizer, NULL, 0, st->show_special, request->text_continues, false);
+    c->detok.n_shown = st->n_shown;
+    memcpy(c->detok.shown, st->shown, sizeof st->shown);
     detok_init(&c->chars, tokenizer, NULL, 0, st->show_special, request->text_continues, false);
     detok_init(&c->prompt_chars, tokenizer, NULL, 0, true, false, false);
 }
@@ -36,6 +42,9 @@ void choice_fini(struct choice *c)
     }
     buf_fini(&c->text);
     buf_fini(&c->held);
+    buf_fini(&c->raw);
+    tool_answer_destroy(c->tools);
+    c->tools = NULL;
     citations_destroy(c->citations);
     c->citations = NULL;
     buf_fini(&c->ids);
@@ -48,7 +57,8 @@ void choice_fini(struct choice *c)
 
 bool choice_has_delta(const struct choice *c)
 {
-    return c->text.len > 0 || c->ids.len > 0 || c->lp[LP_TOKENS].len > 0;
+    return c->text.len > 0 || c->ids.len > 0 || c->lp[LP_TOKENS].len > 0 ||
+           tool_answer_has_delta(c->tools);
 }
 
 bool choice_has_prompt_left(const struct choice *c)
@@ -59,6 +69,7 @@ bool choice_has_prompt_left(const struct choice *c)
 void choice_reset_delta(struct choice *c)
 {
     buf_reset(&c->text);
+    tool_answer_reset_delta(c->tools);
     buf_reset(&c->ids);
     for (int i = 0; i < LP_N; i++)
         buf_reset(&c->lp[i]);
@@ -66,7 +77,13 @@ void choice_reset_delta(struct choice *c)
 
 /* --- tokens --- */
 
-/* Move to c->text what no stop string can take back any more. */
+/* Where text goes that is certain. */
+static struct buf *certain(struct choice *c)
+{
+    return c->tools ? &c->raw : &c->text;
+}
+
+/* Release what no stop string can take back any more. */
 static enum status release_text(struct choice *c)
 {
     uint64_t n = atomic_load(&c->request->n_text_bytes) - c->n_released;
@@ -74,7 +91,7 @@ static enum status release_text(struct choice *c)
     if (c->held.len == 0)
         return OK;
     n = n < c->held.len ? n : c->held.len;
-    enum status s = buf_append(&c->text, c->held.data, n);
+    enum status s = buf_append(certain(c), c->held.data, n);
     if (s == OK)
         buf_consume(&c->held, n);
     c->n_released += n;
@@ -90,7 +107,7 @@ static enum status take_token(struct choice *c, const struct server *srv, const 
     enum status s = OK;
 
     if (in_text)
-        s = detok_feed(&c->detok, id, r->stopping.n_stops > 0 ? &c->held : &c->text);
+        s = detok_feed(&c->detok, id, r->stopping.n_stops > 0 ? &c->held : certain(c));
     if (s == OK && p->return_token_ids)
         s = buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
     if (s == OK && p->logprobs)
@@ -178,7 +195,7 @@ static enum status take(struct choice *c, const struct server *srv, const struct
     if (s == OK && finish != FINISH_NONE && c->n_taken == n_out) {
         c->finish = finish;
         if (c->has_detok)
-            s = detok_finish(&c->detok, c->request->stopping.n_stops > 0 ? &c->held : &c->text);
+            s = detok_finish(&c->detok, c->request->stopping.n_stops > 0 ? &c->held : certain(c));
     }
     return s == OK ? release_text(c) : s;
 }
@@ -187,8 +204,14 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
                         enum params_kind kind, uint32_t n_max)
 {
     size_t n_before = c->text.len;
+    bool was_over = c->finish != FINISH_NONE;
     enum status s = take(c, srv, p, kind, n_max);
 
+    if (s == OK && c->tools && !was_over) {
+        s = tool_answer_feed(c->tools, buf_str(&c->raw), c->raw.len, c->finish != FINISH_NONE,
+                             &c->text);
+        buf_reset(&c->raw);
+    }
     if (s != OK || !c->citations)
         return s;
     return citations_feed(c->citations, buf_str(&c->text) + n_before, c->text.len - n_before);

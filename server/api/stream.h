@@ -20,6 +20,7 @@
 
 struct citations;
 struct server;
+struct tool_answer;
 
 /* Logprobs in the shape of completions are four lists; of chat, one. */
 enum logprob_list { LP_CONTENT, LP_TOKENS = 0, LP_VALUES, LP_TOPS, LP_OFFSETS, LP_N };
@@ -38,6 +39,9 @@ struct choice {
     bool began;                /* streaming: the first frame was written */
     bool ended;                /* streaming: the last frame was written */
     struct buf text;
+    struct tool_answer *tools;   /* reads the text for calls; NULL: not wanted. Owned; set by the
+                                  owner after choice_init() */
+    struct buf raw;              /* with tools: text that was not read for calls yet */
     struct citations *citations; /* of the text; NULL: not wanted. Owned; set by the owner after
                                     choice_init() */
     struct buf ids;              /* "1,2,3", if wanted */

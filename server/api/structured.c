@@ -27,6 +27,7 @@ struct structured {
     uint32_t n_vocab;
     pthread_mutex_t lock; /* of all below */
     struct grammar_vocab *vocab;
+    struct grammar_vocab *calls_vocab; /* of calls, if their special tokens are shown */
     struct kept kept[KEPT_MAX];
     uint64_t n_uses;
 };
@@ -36,6 +37,8 @@ struct wish {
     enum grammar_kind kind;
     const struct json *source;
     const char *field; /* NULL: none */
+    const uint32_t *shown;
+    uint32_t n_shown;
 };
 
 enum status structured_create(struct structured **out, const struct tokenizer *tokenizer,
@@ -59,6 +62,7 @@ void structured_destroy(struct structured *s)
     for (uint32_t i = 0; i < KEPT_MAX; i++)
         grammar_unref(s->kept[i].grammar);
     grammar_vocab_destroy(s->vocab);
+    grammar_vocab_destroy(s->calls_vocab);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -71,7 +75,7 @@ static enum status wish_for(struct wish *w, enum grammar_kind kind, const char *
     if (w->field)
         return buf_why(why, ERR_INVALID, "%s: %s asks for a form already; give one of them", field,
                        w->field);
-    *w = (struct wish){kind, source, field};
+    *w = (struct wish){.kind = kind, .source = source, .field = field};
     return OK;
 }
 
@@ -230,7 +234,7 @@ static enum status hash_of(const struct wish *w, uint8_t hash[HASH_BYTES], struc
     return s;
 }
 
-static enum status compile(struct structured *s, const struct wish *w, struct grammar **out,
+static enum status compile(struct grammar_vocab *vocab, const struct wish *w, struct grammar **out,
                            struct buf *why)
 {
     struct json *parsed = NULL;
@@ -246,7 +250,7 @@ static enum status compile(struct structured *s, const struct wish *w, struct gr
         source = parsed;
     }
     if (status == OK)
-        status = grammar_create(out, s->vocab, w->kind, source, &inner);
+        status = grammar_create(out, vocab, w->kind, source, &inner);
     if (status != OK)
         buf_why(why, status, "%s: %s", w->field, buf_str(&inner));
     buf_fini(&inner);
@@ -258,14 +262,16 @@ static enum status compile(struct structured *s, const struct wish *w, struct gr
 static enum status grammar_for(struct structured *s, const struct wish *w, struct grammar **out,
                                struct buf *why)
 {
+    struct grammar_vocab **vocab = w->n_shown > 0 ? &s->calls_vocab : &s->vocab;
     uint8_t hash[HASH_BYTES];
     enum status status = hash_of(w, hash, why);
 
     if (status != OK)
         return status;
     pthread_mutex_lock(&s->lock);
-    if (!s->vocab)
-        status = grammar_vocab_create(&s->vocab, s->tokenizer, s->n_vocab);
+    if (!*vocab)
+        status =
+            grammar_vocab_create_showing(vocab, s->tokenizer, s->n_vocab, w->shown, w->n_shown);
     struct kept *k = status == OK ? find(s, hash) : NULL;
     if (k) {
         k->used = ++s->n_uses;
@@ -277,7 +283,7 @@ static enum status grammar_for(struct structured *s, const struct wish *w, struc
         return buf_why(why, status, "%s: out of memory", w->field);
     if (*out)
         return OK;
-    status = compile(s, w, out, why);
+    status = compile(*vocab, w, out, why);
     if (status == OK) {
         pthread_mutex_lock(&s->lock);
         keep(s, hash, *out);
@@ -297,5 +303,20 @@ enum status structured_read(struct structured *s, const struct json *body, struc
         return status;
     if (!s || !s->tokenizer)
         return buf_why(why, ERR_UNSUPPORTED, "%s: this model has no tokenizer", w.field);
+    return grammar_for(s, &w, out, why);
+}
+
+enum status structured_calls(struct structured *s, const struct json *source, const uint32_t *shown,
+                             uint32_t n_shown, struct grammar **out, struct buf *why)
+{
+    struct wish w = {.kind = GRAMMAR_CALLS,
+                     .source = source,
+                     .field = "tools",
+                     .shown = shown,
+                     .n_shown = n_shown};
+
+    *out = NULL;
+    if (!s || !s->tokenizer)
+        return buf_why(why, ERR_UNSUPPORTED, "tools: this model has no tokenizer");
     return grammar_for(s, &w, out, why);
 }

@@ -29,4 +29,10 @@ void structured_destroy(struct structured *s); /* NULL is fine */
 NODISCARD enum status structured_read(struct structured *s, const struct json *body,
                                       struct grammar **out, struct buf *why);
 
+/* The grammar of calls of tools, by a source of tool_format_grammar(). shown[n_shown]: special
+ * tokens that are text in it, the same in all calls. Words begin with "tools". */
+NODISCARD enum status structured_calls(struct structured *s, const struct json *source,
+                                       const uint32_t *shown, uint32_t n_shown,
+                                       struct grammar **out, struct buf *why);
+
 #endif

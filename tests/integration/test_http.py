@@ -267,7 +267,7 @@ def wrong_types_name_the_field() -> None:
 
 
 def what_is_not_supported_is_named() -> None:
-    for key, value in (("tools", [{"type": "function"}]), ("modalities", ["audio"]),
+    for key, value in (("audio", {"voice": "x"}), ("modalities", ["audio"]),
                        ("response_format", {"type": "grammar"}), ("functions", [{}])):
         refused(CHAT, user("x", **{key: value}), 400, key, "unsupported_parameter")
     refused(TEXT, {"prompt": "x", "suffix": "y"}, 400, "suffix")

@@ -91,7 +91,7 @@ static void a_nul_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'user':'u\\u0000'}", ERR_INVALID, "user: must not hold");
     refuses(PARAMS_CHAT, "{'response_format':{'type':'text\\u0000'}}", ERR_INVALID,
             "response_format: type: must not hold");
-    refuses(PARAMS_CHAT, "{'tool_choice':'none\\u0000'}", ERR_UNSUPPORTED, "tool_choice: ");
+    refuses(PARAMS_CHAT, "{'tool_choice':'none\\u0000'}", ERR_INVALID, "tool_choice: must not");
     refuses(PARAMS_CHAT, "{'modalities':['text\\u0000']}", ERR_UNSUPPORTED, "modalities: ");
 }
 
@@ -160,8 +160,8 @@ static void a_session_has_1_to_256_bytes(void **state)
 static void what_is_not_there_is_refused_by_name(void **state)
 {
     (void)state;
-    refuses(PARAMS_CHAT, "{'tools':[{}]}", ERR_UNSUPPORTED, "tools: not supported");
-    refuses(PARAMS_CHAT, "{'tool_choice':'auto'}", ERR_UNSUPPORTED, "tool_choice: only");
+    refuses(PARAMS_CHAT, "{'functions':[{}]}", ERR_UNSUPPORTED, "functions: not supported");
+    refuses(PARAMS_CHAT, "{'function_call':'auto'}", ERR_UNSUPPORTED, "function_call: only");
     refuses(PARAMS_CHAT, "{'response_format':{'type':'grammar'}}", ERR_UNSUPPORTED,
             "response_format: type \"grammar\" is not supported");
     refuses(PARAMS_CHAT, "{'structured_outputs':{'structural_tag':'x'}}", ERR_UNSUPPORTED,
@@ -216,6 +216,47 @@ static void forms_of_answers_are_named_when_they_are_faulty(void **state)
             "guided_choice");
     refuses(PARAMS_CHAT, "{'structured_outputs':{'regex':'a','json_object':true}}", ERR_INVALID,
             "structured_outputs");
+}
+
+#define TOOL(name) "{'type':'function','function':{'name':'" name "'}}"
+
+static void faults_of_tools_are_named(void **state)
+{
+    static const struct {
+        const char *body, *words;
+        enum status status;
+    } rows[] = {
+        {"{'tools':{}}", "tools: expected an array, got an object", ERR_INVALID},
+        {"{'tools':[3]}", "tools[0]: expected an object, got an integer", ERR_INVALID},
+        {"{'tools':[{}]}", "tools[0].type: expected a string, got null", ERR_INVALID},
+        {"{'tools':[{'type':'custom'}]}", "tools[0].type: \"custom\" is not", ERR_UNSUPPORTED},
+        {"{'tools':[{'type':'function'}]}", "tools[0].function: expected an object", ERR_INVALID},
+        {"{'tools':[{'type':'function','function':{}}]}", "tools[0].function.name: expected",
+         ERR_INVALID},
+        {"{'tools':[" TOOL("a\\u0022") "]}", "tools[0].function.name: expected 1 to", ERR_INVALID},
+        {"{'tools':[" TOOL("") "]}", "tools[0].function.name: expected 1 to", ERR_INVALID},
+        {"{'tools':[" TOOL("a") "," TOOL("a") "]}", "tools[1].function.name: another tool",
+         ERR_INVALID},
+        {"{'tools':[{'type':'function','function':{'name':'a','parameters':[]}}]}",
+         "tools[0].function.parameters: expected an object", ERR_INVALID},
+        {"{'tools':[{'type':'function','function':{'name':'a','strict':1}}]}",
+         "tools[0].function.strict: expected a boolean", ERR_INVALID},
+        {"{'tools':[{'type':'function','function':{'name':'a','description':1}}]}",
+         "tools[0].function.description: expected a string", ERR_INVALID},
+        {"{'tools':[" TOOL("a") "]}", "tools: this model's chat template does not",
+         ERR_UNSUPPORTED},
+        {"{'tool_choice':'auto'}", "tool_choice: needs tools", ERR_INVALID},
+        {"{'tool_choice':'some'}", "tool_choice: \"some\" is none of", ERR_INVALID},
+        {"{'tool_choice':{'type':'allowed_tools'}}", "tool_choice: type \"allowed_tools\" is not",
+         ERR_UNSUPPORTED},
+        {"{'tool_choice':{'type':'function','function':{'name':'b'}}}",
+         "tool_choice.function.name: no tool has the name \"b\"", ERR_INVALID},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        refuses(PARAMS_CHAT, rows[i].body, rows[i].status, rows[i].words);
+    refuses(PARAMS_COMPLETION, "{'tools':[" TOOL("a") "]}", ERR_UNSUPPORTED, "tools: only chats");
 }
 
 static void rules_for_the_vocabulary_are_named_when_they_are_faulty(void **state)
@@ -541,6 +582,7 @@ int main(void)
         cmocka_unit_test(what_is_not_there_is_refused_by_name),
         cmocka_unit_test(counts_of_answers_are_read),
         cmocka_unit_test(forms_of_answers_are_named_when_they_are_faulty),
+        cmocka_unit_test(faults_of_tools_are_named),
         cmocka_unit_test(rules_for_the_vocabulary_are_named_when_they_are_faulty),
         cmocka_unit_test(rules_for_the_vocabulary_are_read),
         cmocka_unit_test(logprobs_of_prompts_and_their_cut_are_read),

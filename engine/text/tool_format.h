@@ -1,0 +1,55 @@
+/* tool_format.h - the forms in which models write calls of tools, and which form a chat template
+ * teaches.
+ *
+ *   hermes       <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>   Hermes, Qwen
+ *   llama3_json  {"name": "f", "parameters": {...}}                     Llama 3, the whole answer
+ *   mistral      [TOOL_CALLS] [{"name": "f", "arguments": {...}}]
+ *   granite      <|tool_call|> [{"name": "f", "arguments": {...}}]      Granite 3
+ *
+ * Owns    nothing: the formats are constants.
+ * Thread  any.
+ * Errors  none, but ERR_NOMEM where it says so.
+ * Units   bytes of UTF-8. */
+#ifndef TARN_ENGINE_TEXT_TOOL_FORMAT_H
+#define TARN_ENGINE_TEXT_TOOL_FORMAT_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "engine/text/chat_template.h"
+
+/* The values of --tool-call-parser, with "auto": by the chat template, and "none". */
+#define TOOL_FORMAT_NAMES "auto|hermes|llama3_json|mistral|granite|none"
+
+#define TOOL_NAME_BYTES_MAX 64u
+#define TOOLS_MAX 128u /* of a request */
+
+struct tool_format {
+    const char *name;
+    const char *marker; /* begins calls in a text; "": calls are the whole answer */
+    const char *prefix; /* what may stand before such an answer; "" */
+    const char *gap;    /* what may stand between the marker and `open`; "" */
+    const char *open, *separator, *close; /* around calls, as the templates write them */
+    const char *arguments;                /* the key of the arguments */
+    bool is_list;                         /* calls are the items of a JSON array */
+    const char *end;                      /* ends a call in a text; "" */
+};
+
+/* The format with this name; "auto": the one that the template (NULL: none) teaches. NULL: there is
+ * none. */
+const struct tool_format *tool_format_find(const char *name, const struct chat_template *t);
+
+/* What an answer may be. */
+struct tool_wish {
+    const struct json *tools; /* the request's, checked */
+    const char *only;         /* the one function that may be called; NULL: each */
+    bool is_free;             /* text without calls may come, or precede them; needs a marker */
+    bool many;                /* several calls */
+};
+
+/* Make the source of a grammar of the kind GRAMMAR_CALLS (engine/grammar/grammar.h). A function's
+ * parameters bind its arguments unless is_free and the function is not `strict`. NULL: out of
+ * memory. */
+struct json *tool_format_grammar(const struct tool_format *f, const struct tool_wish *w);
+
+#endif

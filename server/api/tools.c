@@ -1,0 +1,269 @@
+#include "server/api/tools.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/grammar/grammar.h"
+#include "engine/stopping.h"
+#include "server/api/structured.h"
+#include "server/server.h"
+
+#define NAMES_BYTES_MAX ((size_t)TOOLS_MAX * (TOOL_NAME_BYTES_MAX + 1))
+
+/* --- tools --- */
+
+static bool is_name(const char *name)
+{
+    size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
+
+    return n > 0 && n <= TOOL_NAME_BYTES_MAX && name[n] == '\0';
+}
+
+static bool has_name(const struct buf *names, const char *name)
+{
+    for (size_t at = 0; at < names->len; at += strlen(buf_str(names) + at) + 1)
+        if (strcmp(buf_str(names) + at, name) == 0)
+            return true;
+    return false;
+}
+
+/* Check tools[i].function and add its name. */
+static enum status check_function(const struct json *function, size_t i, struct buf *names,
+                                  struct buf *why)
+{
+    const struct json *parameters = js_get_set(function, "parameters");
+    const struct json *description = js_get_set(function, "description");
+    const struct json *strict = js_get_set(function, "strict");
+    const char *name;
+    char field[64];
+
+    snprintf(field, sizeof field, "tools[%zu].function.name", i);
+    enum status s = js_read_cstr(js_get(function, "name"), field, &name, why);
+    if (s != OK)
+        return s;
+    if (!is_name(name))
+        return buf_why(why, ERR_INVALID,
+                       "%s: expected 1 to %u letters, digits, and of _ - ., got \"%.80s\"", field,
+                       TOOL_NAME_BYTES_MAX, name);
+    if (has_name(names, name))
+        return buf_why(why, ERR_INVALID, "%s: another tool has the name \"%s\"", field, name);
+    if (parameters && !js_is(parameters, JS_OBJECT))
+        return buf_why(why, ERR_INVALID,
+                       "tools[%zu].function.parameters: expected an object, got %s", i,
+                       js_type_name(js_typeof(parameters)));
+    if (description && !js_is(description, JS_STRING))
+        return buf_why(why, ERR_INVALID,
+                       "tools[%zu].function.description: expected a string, got %s", i,
+                       js_type_name(js_typeof(description)));
+    if (strict && !js_is(strict, JS_BOOL))
+        return buf_why(why, ERR_INVALID, "tools[%zu].function.strict: expected a boolean, got %s",
+                       i, js_type_name(js_typeof(strict)));
+    s = buf_append(names, name, strlen(name) + 1);
+    return s == OK ? OK : buf_why(why, s, "out of memory");
+}
+
+static enum status check_tool(const struct json *tool, size_t i, struct buf *names, struct buf *why)
+{
+    const char *type;
+    char field[48];
+
+    if (!js_is(tool, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "tools[%zu]: expected an object, got %s", i,
+                       js_type_name(js_typeof(tool)));
+    snprintf(field, sizeof field, "tools[%zu].type", i);
+    enum status s = js_read_cstr(js_get(tool, "type"), field, &type, why);
+    if (s != OK)
+        return s;
+    if (strcmp(type, "function") != 0)
+        return buf_why(why, ERR_UNSUPPORTED, "%s: \"%.40s\" is not supported, \"function\" is",
+                       field, type);
+    if (!js_is(js_get(tool, "function"), JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "tools[%zu].function: expected an object, got %s", i,
+                       js_type_name(js_typeof(js_get(tool, "function"))));
+    return check_function(js_get(tool, "function"), i, names, why);
+}
+
+/* Check the tools of a body and list their names. */
+static enum status read_tools(const struct server *srv, const struct json *body,
+                              const struct json **out, struct buf *names, struct buf *why)
+{
+    const struct json *tools = js_get_set(body, "tools");
+    enum status s = OK;
+
+    *out = NULL;
+    if (!tools)
+        return OK;
+    if (!js_is(tools, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "tools: expected an array, got %s",
+                       js_type_name(js_typeof(tools)));
+    if (js_len(tools) > TOOLS_MAX)
+        return buf_why(why, ERR_INVALID, "tools: %zu entries, at most %u are taken", js_len(tools),
+                       TOOLS_MAX);
+    for (size_t i = 0; s == OK && i < js_len(tools); i++)
+        s = check_tool(js_at(tools, i), i, names, why);
+    if (s != OK || js_len(tools) == 0)
+        return s;
+    if (!srv->template || !chat_template_uses(srv->template, "tools"))
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "tools: this model's chat template does not know tools; serve a model whose "
+                       "template does, or give one with --chat-template");
+    *out = tools;
+    return OK;
+}
+
+enum status tools_check(const struct server *srv, const struct json *body,
+                        const struct json **tools, struct buf *why)
+{
+    struct buf names;
+
+    buf_init(&names, NAMES_BYTES_MAX);
+    enum status s = read_tools(srv, body, tools, &names, why);
+    buf_fini(&names);
+    return s;
+}
+
+/* --- the choice --- */
+
+enum choice_kind { CHOOSE_NONE, CHOOSE_AUTO, CHOOSE_REQUIRED, CHOOSE_NAMED };
+
+static enum status read_named(const struct json *v, const struct buf *names, const char **only,
+                              struct buf *why)
+{
+    const char *type;
+    enum status s = js_read_cstr(js_get(v, "type"), "tool_choice.type", &type, why);
+
+    if (s != OK)
+        return s;
+    if (strcmp(type, "function") != 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "tool_choice: type \"%.40s\" is not supported, \"function\" is", type);
+    s = js_read_cstr(js_get(js_get(v, "function"), "name"), "tool_choice.function.name", only, why);
+    if (s != OK || has_name(names, *only))
+        return s;
+    return buf_why(why, ERR_INVALID, "tool_choice.function.name: no tool has the name \"%.80s\"",
+                   *only);
+}
+
+static enum status read_choice(const struct json *body, const struct buf *names,
+                               enum choice_kind *kind, const char **only, struct buf *why)
+{
+    static const char *const words[] = {"none", "auto", "required"};
+    const struct json *v = js_get_set(body, "tool_choice");
+    const char *word;
+
+    *kind = names->len > 0 ? CHOOSE_AUTO : CHOOSE_NONE;
+    if (!v)
+        return OK;
+    if (js_is(v, JS_OBJECT)) {
+        *kind = CHOOSE_NAMED;
+        return read_named(v, names, only, why);
+    }
+    enum status s = js_read_cstr(v, "tool_choice", &word, why);
+    if (s != OK)
+        return s;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(word, words[i]) == 0) {
+            *kind = (enum choice_kind)i;
+            return *kind == CHOOSE_NONE || names->len > 0
+                       ? OK
+                       : buf_why(why, ERR_INVALID, "tool_choice: needs tools");
+        }
+    return buf_why(why, ERR_INVALID,
+                   "tool_choice: \"%.40s\" is none of none, auto, required, and no object", word);
+}
+
+static bool any_strict(const struct json *tools)
+{
+    for (size_t i = 0; i < js_len(tools); i++) {
+        const struct json *v = js_get(js_get(js_at(tools, i), "function"), "strict");
+        if (js_is(v, JS_BOOL) && js_bool(v))
+            return true;
+    }
+    return false;
+}
+
+/* --- use --- */
+
+/* The format's words that are special tokens of the vocabulary are text in these answers. */
+static void show_words(struct stopping *stopping, const struct server *srv,
+                       const struct tool_format *f)
+{
+    const char *const words[DETOK_SHOWN_MAX] = {f->marker, f->end};
+
+    for (size_t i = 0; srv->tokenizer && i < DETOK_SHOWN_MAX; i++) {
+        uint32_t id =
+            words[i][0] ? tokenizer_find(srv->tokenizer, words[i], strlen(words[i])) : TOKEN_NONE;
+        if (id != TOKEN_NONE && tokenizer_is_special(srv->tokenizer, id))
+            stopping->shown[stopping->n_shown++] = id;
+    }
+}
+
+static enum status make_grammar(struct grammar **out, const struct tools_use *u,
+                                const struct tool_wish *w, const struct stopping *stopping,
+                                const struct server *srv, struct buf *why)
+{
+    struct json *source = tool_format_grammar(u->format, w);
+    enum status s = source ? structured_calls(srv->structured, source, stopping->shown,
+                                              stopping->n_shown, out, why)
+                           : buf_why(why, ERR_NOMEM, "out of memory");
+
+    js_unref(source);
+    return s;
+}
+
+static enum status begin_use(struct tools_use *u, struct grammar **grammar,
+                             struct stopping *stopping, const struct server *srv,
+                             const struct json *body, struct tool_wish *w, struct buf *why)
+{
+    bool parallel = true;
+    enum status s = js_get_bool(body, "parallel_tool_calls", &parallel, why);
+
+    if (s != OK)
+        return s;
+    if (!srv->tool_format)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "tools: how this model writes calls is not known from its chat template; "
+                       "say it with --tool-call-parser, or send tool_choice \"none\"");
+    if (*grammar)
+        return buf_why(
+            why, ERR_UNSUPPORTED,
+            "tools: an answer of a given form has no calls of tools; leave out the form, "
+            "or send tool_choice \"none\"");
+    u->format = srv->tool_format;
+    u->n_calls_max = parallel && !w->only ? TOOLS_MAX : 1;
+    u->short_ids = srv->chat_traits.short_call_ids;
+    w->many = parallel && !w->only;
+    show_words(stopping, srv, u->format);
+    /* Without a marker, text and calls cannot be told apart before the whole answer is there. */
+    if (!w->is_free || (u->format->marker[0] && (any_strict(w->tools) || !parallel)))
+        s = make_grammar(grammar, u, w, stopping, srv, why);
+    return s;
+}
+
+enum status tools_read(struct tools_use *u, struct grammar **grammar, struct stopping *stopping,
+                       const struct server *srv, const struct json *body, bool is_chat,
+                       struct buf *why)
+{
+    enum choice_kind kind = CHOOSE_NONE;
+    struct tool_wish w = {0};
+    bool parallel = true;
+
+    buf_init(&u->names, NAMES_BYTES_MAX);
+    if (!is_chat && js_len(js_get_set(body, "tools")) > 0)
+        return buf_why(why, ERR_UNSUPPORTED, "tools: only chats have them");
+    enum status s = js_get_bool(body, "parallel_tool_calls", &parallel, why);
+    if (s == OK)
+        s = read_tools(srv, body, &w.tools, &u->names, why);
+    if (s == OK)
+        s = read_choice(body, &u->names, &kind, &w.only, why);
+    w.is_free = kind == CHOOSE_AUTO;
+    if (s != OK || kind == CHOOSE_NONE)
+        return s;
+    return begin_use(u, grammar, stopping, srv, body, &w, why);
+}
+
+void tools_use_fini(struct tools_use *u)
+{
+    buf_fini(&u->names);
+    *u = (struct tools_use){0};
+}

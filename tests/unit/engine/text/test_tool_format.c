@@ -1,0 +1,161 @@
+/* Unit tests of engine/text/tool_format: which format a template teaches, and grammars of calls. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grammar/grammar.h"
+#include "engine/text/call_parser.h"
+#include "engine/text/tokenizer/tokenizer.h"
+#include "tests/unit/test.h"
+
+static const struct tool_format *format_of(const char *source, size_t len)
+{
+    struct chat_template *t = NULL;
+
+    if (chat_template_create(&t, source, len, NULL) != OK)
+        return NULL;
+    const struct tool_format *f = tool_format_find("auto", t);
+    chat_template_destroy(t);
+    return f;
+}
+
+static void a_name_gives_its_format(void **state)
+{
+    static const char *const names[] = {"hermes", "llama3_json", "mistral", "granite"};
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++)
+        assert_string_equal(tool_format_find(names[i], NULL)->name, names[i]);
+    assert_null(tool_format_find("none", NULL));
+    assert_null(tool_format_find("auto", NULL));
+    assert_null(format_of("{{ messages }}", 14));
+}
+
+/* The templates of ../shared whose format is one of ours, or is none. */
+static void templates_of_real_models_teach_their_format(void **state)
+{
+    static const struct {
+        const char *file, *format;
+    } rows[] = {{"Qwen-Qwen2.5-7B-Instruct", "hermes"},
+                {"Qwen-QwQ-32B", "hermes"},
+                {"ibm-granite-granite-4.0", "hermes"},
+                {"meta-llama-Llama-3.1-8B-Instruct", "llama3_json"},
+                {"meta-llama-Llama-3.2-3B-Instruct", "llama3_json"},
+                {"meta-llama-Llama-3.3-70B-Instruct", "llama3_json"},
+                {"mistralai-Mistral-Nemo-Instruct-2407", "mistral"},
+                {"unsloth-mistral-Devstral-Small-2507", NULL},
+                {"mistralai-Ministral-3-14B-Reasoning-2512", NULL},
+                {"Qwen3-Coder", NULL},
+                {"GLM-4.6", NULL},
+                {"MiniMax-M2", NULL},
+                {"openai-gpt-oss-120b", NULL}};
+    const char *shared = getenv("TARN_SHARED");
+    static char text[1 << 20];
+    char path[4096];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(path, sizeof path, "%s/data/chat-templates-llamacpp/%s.jinja",
+                 shared ? shared : TARN_SOURCE_DIR "/../shared", rows[i].file);
+        FILE *f = fopen(path, "rb");
+        if (!f)
+            skip();
+        size_t len = fread(text, 1, sizeof text, f);
+        fclose(f);
+        const struct tool_format *found = format_of(text, len);
+        const char *name = found ? found->name : NULL;
+        if (!name != !rows[i].format || (name && strcmp(name, rows[i].format) != 0))
+            fail_msg("%s: %s", rows[i].file, name ? name : "none");
+    }
+}
+
+/* --- grammars --- */
+
+static const char tools_text[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{"
+    "\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
+
+static bool matches(const struct tool_format *f, const struct tool_wish *w, const char *text)
+{
+    struct tokenizer *t = NULL;
+    struct grammar_vocab *v = NULL;
+    struct grammar *g = NULL;
+    struct json *source = tool_format_grammar(f, w);
+    struct buf why;
+    bool yes = false;
+
+    buf_init(&why, BUF_WHY_MAX);
+    assert_non_null(source);
+    assert_int_equal(tokenizer_load(&t, TARN_SOURCE_DIR "/deploy/demo-model", NULL), OK);
+    assert_int_equal(grammar_vocab_create(&v, t, tokenizer_n_vocab(t)), OK);
+    if (grammar_create(&g, v, GRAMMAR_CALLS, source, &why) != OK)
+        fail_msg("%s", buf_str(&why));
+    assert_int_equal(grammar_matches(g, text, strlen(text), &yes), OK);
+    grammar_unref(g);
+    grammar_vocab_destroy(v);
+    tokenizer_destroy(t);
+    js_unref(source);
+    buf_fini(&why);
+    return yes;
+}
+
+#define F_CALL "{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+#define G_CALL "{\"name\": \"g\", \"arguments\": {}}"
+#define HERMES(call) "<tool_call>\n" call "\n</tool_call>"
+
+static void a_grammar_has_the_calls_that_are_wished(void **state)
+{
+    static const struct {
+        const char *format, *only;
+        bool is_free, many;
+        const char *text;
+        bool want;
+    } rows[] = {
+        {"hermes", NULL, false, false, HERMES(F_CALL), true},
+        {"hermes", NULL, false, false, HERMES(G_CALL), true},
+        {"hermes", "g", false, false, HERMES(F_CALL), false},
+        {"hermes", "g", false, false, HERMES(G_CALL), true},
+        {"hermes", NULL, false, false, HERMES(G_CALL) "\n" HERMES(F_CALL), false},
+        {"hermes", NULL, false, true, HERMES(G_CALL) "\n" HERMES(F_CALL), true},
+        {"hermes", NULL, false, true, "", false},
+        {"hermes", NULL, false, true, "Hi", false},
+        {"hermes", NULL, false, false, HERMES("{\"name\": \"f\", \"arguments\": {}}"), false},
+        {"hermes", NULL, false, false, HERMES("{\"name\": \"g\", \"arguments\": {\"a\": 1}}"),
+         false},
+        {"hermes", NULL, true, true, "", true},
+        {"hermes", NULL, true, true, "Hi < there <tool_ <", true},
+        {"hermes", NULL, true, true, "Hi <<tool_call" HERMES(F_CALL), true},
+        {"hermes", NULL, true, true, HERMES("{\"name\": \"f\", \"arguments\": {}}"), false},
+        {"hermes", NULL, true, true, HERMES("{\"name\": \"g\", \"arguments\": {\"b\": 2}}"), true},
+        {"hermes", NULL, true, true, "x <tool_call> y", false},
+        {"llama3_json", NULL, false, true,
+         "{\"name\": \"f\", \"parameters\": {\"a\": 2}}; "
+         "{\"name\": \"g\", \"parameters\": {}}",
+         true},
+        {"mistral", NULL, false, true, "[TOOL_CALLS] [" F_CALL ", " G_CALL "]", true},
+        {"mistral", NULL, true, false, "So: [TOOL_CALLS][" F_CALL "]", true},
+        {"granite", NULL, false, false, "<|tool_call|>[" G_CALL "]", true},
+    };
+    struct json *tools = NULL;
+
+    (void)state;
+    assert_int_equal(js_parse(&tools, tools_text, sizeof tools_text - 1, NULL), OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tool_wish w = {tools, rows[i].only, rows[i].is_free, rows[i].many};
+        if (matches(tool_format_find(rows[i].format, NULL), &w, rows[i].text) != rows[i].want)
+            fail_msg("row %zu: %s", i, rows[i].text);
+    }
+    js_unref(tools);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_name_gives_its_format),
+        cmocka_unit_test(templates_of_real_models_teach_their_format),
+        cmocka_unit_test(a_grammar_has_the_calls_that_are_wished),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
