@@ -22,6 +22,8 @@
 #include "server/server.h"
 
 #define ANSWER_BYTES_MAX (1u << 30)
+#define ENTRY_BYTES 64    /* of the JSON around a vector */
+#define AROUND_BYTES 8192 /* around the list; the model's name has at most 4096 bytes */
 
 /* Exchange and job share it; the last reference frees it. */
 struct embedding_call {
@@ -31,6 +33,7 @@ struct embedding_call {
     struct http_job job;
     void *waker;
     atomic_uint refs;
+    size_t n_reserved;   /* embeddings_reserve(); the exchange's */
     atomic_bool is_gone; /* the client left, or the server cancels */
     /* Of the job; of the exchange once is_over is set. */
     atomic_bool is_over;
@@ -147,29 +150,47 @@ static void on_gone(void *ctx)
 
 static void on_close(void *ctx, int status)
 {
+    struct embedding_call *c = ctx;
+
     (void)status;
-    on_gone(ctx);
-    call_unref(ctx);
+    on_gone(c);
+    embeddings_release(c->srv->embeddings, c->n_reserved);
+    call_unref(c);
 }
 
 static const struct http_async async = {.step = on_step, .gone = on_gone, .close = on_close};
+
+/* Reserve memory for the answer; false: an error was answered. */
+static bool reserve(struct embedding_call *c, struct http_exchange *x)
+{
+    const struct embedding_request *r = &c->request;
+    size_t bytes = AROUND_BYTES + r->n * (ENTRY_BYTES + vector_bytes(r->dim, r->base64));
+
+    if (!embeddings_reserve(c->srv->embeddings, bytes)) {
+        error_reply(x, ERR_BUSY, NULL, "too many vectors wait to be sent, try again later");
+        return false;
+    }
+    c->n_reserved = bytes;
+    return true;
+}
 
 /* Take the call over: once the exchange is deferred, on_close() drops its reference. */
 static void start(struct embedding_call *c, struct http_exchange *x)
 {
     uint32_t n_tokens = embedding_request_n_tokens(&c->request);
-    enum status s = OK;
 
     if (!admission_prompt(caller_account(x), x, n_tokens)) {
         call_unref(c);
         return;
     }
-    s = http_defer(x, &async, c);
+    enum status s = http_defer(x, &async, c);
     if (s != OK) {
         error_reply(x, s, NULL, "the server is shutting down");
         call_unref(c);
         return;
     }
+    if (!reserve(c, x))
+        return;
     c->job = (struct http_job){run, c};
     c->waker = http_waker(x);
     atomic_fetch_add(&c->refs, 1);

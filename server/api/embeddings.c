@@ -1,6 +1,7 @@
 #include "server/api/embeddings.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ struct embeddings {
     struct embedder *embedder;
     struct work_pool *pool;
     const char *name, *last_part; /* strings of the configuration */
+    atomic_size_t n_reserved;     /* bytes of answers in flight */
 };
 
 static void run_job(void *item)
@@ -102,6 +104,21 @@ const char *embeddings_find(const struct embeddings *e, const char *name)
     return strcmp(e->name, name) == 0        ? e->name
            : strcmp(e->last_part, name) == 0 ? e->last_part
                                              : NULL;
+}
+
+bool embeddings_reserve(struct embeddings *e, size_t bytes)
+{
+    size_t before = atomic_fetch_add(&e->n_reserved, bytes);
+
+    if (before == 0 || before + bytes <= EMBEDDINGS_BYTES_MAX)
+        return true;
+    embeddings_release(e, bytes);
+    return false;
+}
+
+void embeddings_release(struct embeddings *e, size_t bytes)
+{
+    atomic_fetch_sub(&e->n_reserved, bytes);
 }
 
 enum status embeddings_run(struct embeddings *e, struct http_job *job, uint64_t client,

@@ -5,10 +5,10 @@
  * for it. Two threads serve requests in the order of work_pool.h, so that a short request passes a
  * long one; the embedder takes one text of each in turn.
  *
- * Owns    the embedder and the threads.
+ * Owns    the embedder, the threads, and the count of the answers' bytes.
  * Thread  open, close: main. All others: any.
  * Errors  embeddings_open(): words name the flag or the file. embeddings_run(): as work_pool.h.
- * Units   tokens. */
+ * Units   tokens, bytes. */
 #ifndef TARN_SERVER_API_EMBEDDINGS_H
 #define TARN_SERVER_API_EMBEDDINGS_H
 
@@ -16,6 +16,10 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+
+/* 2048 vectors of 4096 numbers take about 100 MB of JSON, and a slow client may leave them unread
+ * for a while. */
+#define EMBEDDINGS_BYTES_MAX ((size_t)512 << 20)
 
 struct embedder;
 struct embeddings;
@@ -37,6 +41,10 @@ const char *embeddings_name(const struct embeddings *e);
  * has no such name, or e is NULL. The result lives as long as *e. */
 const char *embeddings_find(const struct embeddings *e, const char *name);
 
+/* Reserve memory for an answer, from before its job until it was sent. False: the answers in flight
+ * would take more than EMBEDDINGS_BYTES_MAX; an answer alone always has room. */
+bool embeddings_reserve(struct embeddings *e, size_t bytes);
+void embeddings_release(struct embeddings *e, size_t bytes);
 /* Queue a job that computes n_tokens on behalf of a sender (http_client()). On OK job->run() is
  * called once, also while the server stops. */
 NODISCARD enum status embeddings_run(struct embeddings *e, struct http_job *job, uint64_t client,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define FLOAT_DIGITS 9 /* enough to tell any two floats apart */
+#define FLOAT_BYTES 16 /* ",-1.17549435e-38" */
 #define NUMBER_BYTES 24
 #define GROUP_FLOATS 192 /* 768 bytes, a multiple of 3: no padding between groups */
 #define GROUP_BYTES (GROUP_FLOATS * 4)
@@ -22,6 +23,11 @@ bool vector_cut(float *v, uint32_t n_all, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         v[i] = (float)((double)v[i] / sqrt(squares));
     return true;
+}
+
+size_t vector_bytes(uint32_t n, bool base64)
+{
+    return base64 ? ((size_t)n * 4 + 2) / 3 * 4 + 2 : (size_t)n * FLOAT_BYTES + 2;
 }
 
 void vector_write(struct writer *w, const float *v, uint32_t n)

@@ -3,7 +3,7 @@
  * Owns    nothing.
  * Thread  any.
  * Errors  none; those of writing are in the writer.
- * Units   elements. */
+ * Units   elements, bytes. */
 #ifndef TARN_SERVER_API_VECTOR_JSON_H
 #define TARN_SERVER_API_VECTOR_JSON_H
 
@@ -17,6 +17,8 @@
  * zero. */
 NODISCARD bool vector_cut(float *v, uint32_t n_all, uint32_t n);
 
+/* The most bytes that a vector of n elements takes in either form. */
+size_t vector_bytes(uint32_t n, bool base64);
 /* Write "[0.1,...]". Each number parses back to the same float. */
 void vector_write(struct writer *w, const float *v, uint32_t n);
 /* Write the floats' bytes, little-endian, as a string of base64 with padding. */

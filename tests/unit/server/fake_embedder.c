@@ -17,6 +17,7 @@ static struct embedder the_embedder;
 
 atomic_bool fake_embedder_is_held;
 atomic_uint fake_embedder_n_begun;
+atomic_uint fake_embedder_max_tokens = FAKE_MAX_TOKENS;
 
 enum status embedder_open(struct embedder **out, const struct embedder_config *config,
                           struct buf *why)
@@ -41,7 +42,7 @@ uint32_t embedder_dim(const struct embedder *e)
 uint32_t embedder_max_tokens(const struct embedder *e)
 {
     (void)e;
-    return FAKE_MAX_TOKENS;
+    return atomic_load(&fake_embedder_max_tokens);
 }
 
 uint32_t embedder_n_vocab(const struct embedder *e)
@@ -109,7 +110,7 @@ enum status embedder_encode(struct embedder *e, enum embedder_role role, const c
     enum status s = embedder_tokenize(e, role, text, len, true, &ids, why);
     if (s == OK) {
         uint32_t *all = (uint32_t *)(void *)ids.data;
-        n = embedder_cut(e, all, ids.len / sizeof *all, FAKE_MAX_TOKENS, true);
+        n = embedder_cut(e, all, ids.len / sizeof *all, embedder_max_tokens(e), true);
         s = embedder_encode_ids(e, all, n, out, why);
     }
     if (n_tokens)

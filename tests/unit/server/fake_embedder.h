@@ -16,11 +16,12 @@
 #include "engine/embedder.h"
 
 #define FAKE_DIM 8
-#define FAKE_MAX_TOKENS 16
+#define FAKE_MAX_TOKENS 16 /* unless set */
 #define FAKE_EMBEDDER_N_VOCAB 258
 #define FAKE_ZERO_ID 0
 
-extern atomic_bool fake_embedder_is_held; /* embedder_encode_ids() waits while it is set */
-extern atomic_uint fake_embedder_n_begun; /* calls of it that have begun */
+extern atomic_bool fake_embedder_is_held;    /* embedder_encode_ids() waits while it is set */
+extern atomic_uint fake_embedder_max_tokens; /* of a text */
+extern atomic_uint fake_embedder_n_begun;    /* calls of it that have begun */
 
 #endif

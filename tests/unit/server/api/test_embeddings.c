@@ -194,7 +194,7 @@ static enum status read_many(uint32_t n, uint32_t n_each, struct buf *why)
     for (uint32_t i = 0; i < n; i++) {
         struct json *ids = js_new_array();
         for (uint32_t k = 0; k < n_each; k++)
-            assert_ok(js_push(ids, js_new_int(k)));
+            assert_ok(js_push(ids, js_new_int(k % FAKE_EMBEDDER_N_VOCAB)));
         assert_ok(js_push(list, ids));
     }
     assert_ok(js_set(body, "input", list));
@@ -216,6 +216,12 @@ static void inputs_are_bounded(void **state)
     assert_int_equal(read_many(EMBEDDING_N_INPUTS_MAX + 1, 1, &why), ERR_INVALID);
     assert_string_equal(buf_str(&why), "input: 2049 entries, at most 2048 are taken");
     assert_int_equal(read_many(1, FAKE_MAX_TOKENS + 1, &why), ERR_TOO_LARGE);
+    atomic_store(&fake_embedder_max_tokens, 10000);
+    assert_ok(read_many(EMBEDDING_N_TOKENS_MAX / 10000, 10000, &why));
+    assert_int_equal(read_many(EMBEDDING_N_TOKENS_MAX / 9999 + 1, 9999, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why),
+                        "input: more than 300000 tokens in all; send fewer inputs at once");
+    atomic_store(&fake_embedder_max_tokens, FAKE_MAX_TOKENS);
     buf_fini(&why);
 }
 
@@ -260,6 +266,22 @@ static void wait_for_calls(unsigned n)
 {
     while (atomic_load(&fake_embedder_n_begun) < n)
         clock_sleep_ns(POLL_NS);
+}
+
+static void unsent_answers_are_bounded(void **state)
+{
+    struct embeddings *e = t.s.srv.embeddings;
+
+    (void)state;
+    assert_true(embeddings_reserve(e, 2 * EMBEDDINGS_BYTES_MAX)); /* alone */
+    assert_non_null(strstr(ask_as(KEY, "{'input':'a'}"), "HTTP/1.1 429"));
+    embeddings_release(e, 2 * EMBEDDINGS_BYTES_MAX);
+    assert_non_null(strstr(ask_as(KEY, "{'input':'a'}"), "HTTP/1.1 200"));
+    /* Each exchange has released what it reserved, when its connection is closed. */
+    while (http_n_in_flight(t.http) > 0 || !embeddings_reserve(e, EMBEDDINGS_BYTES_MAX))
+        clock_sleep_ns(POLL_NS);
+    assert_false(embeddings_reserve(e, 1));
+    embeddings_release(e, EMBEDDINGS_BYTES_MAX);
 }
 
 static void a_client_that_leaves_ends_its_work(void **state)
@@ -342,6 +364,7 @@ int main(void)
         cmocka_unit_test(the_model_has_its_name_and_the_last_part_of_it),
         cmocka_unit_test(without_an_embedding_model_the_flag_is_named),
         cmocka_unit_test(tokens_count_towards_the_limit_of_the_key),
+        cmocka_unit_test(unsent_answers_are_bounded),
         cmocka_unit_test(a_client_that_leaves_ends_its_work),
         cmocka_unit_test(other_requests_are_served_while_vectors_are_computed),
         cmocka_unit_test(a_cancelled_request_is_answered),

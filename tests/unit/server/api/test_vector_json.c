@@ -25,6 +25,7 @@ static void floats_parse_back_to_the_same_bits(void **state)
     assert_ok(w.status);
     assert_ok(js_parse(&j, buf_str(&out), out.len, NULL));
     assert_int_equal(js_len(j), N_FLOATS);
+    assert_true(out.len <= vector_bytes(N_FLOATS, false));
     for (uint32_t i = 0; i < N_FLOATS; i++) {
         float back = (float)js_number(js_at(j, i));
         if (i != 1) /* "-0" may be read as a whole number */
@@ -69,6 +70,7 @@ static void long_base64_has_padding_at_its_end_only(void **state)
     vector_write_base64(&w, v, N_FLOATS);
     assert_ok(w.status);
     assert_int_equal(out.len, (N_FLOATS * 4 + 2) / 3 * 4 + 2);
+    assert_int_equal(out.len, vector_bytes(N_FLOATS, true));
     assert_ptr_equal(strchr(buf_str(&out), '='), buf_str(&out) + out.len - 3);
     buf_fini(&out);
 }
