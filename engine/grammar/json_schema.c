@@ -369,7 +369,7 @@ static uint32_t join_properties(struct reader *r, const struct properties *p, ui
         uint32_t rest = make_rule(r, behind);
         uint32_t begins = expr_seq(r->e, expr_rule(r->e, one), expr_rule(r->e, rest));
         uint32_t follows = expr_seq(r->e, comma, expr_rule(r->e, one));
-        first = p->required[i] ? begins : expr_alt(r->e, begins, first);
+        first = p->required[i] ? begins : expr_alt(r->e, first, begins);
         behind = expr_seq(r->e, p->required[i] ? follows : expr_repeat(r->e, follows, 0, 1),
                           expr_rule(r->e, rest));
     }

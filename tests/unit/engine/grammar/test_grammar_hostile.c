@@ -233,6 +233,21 @@ static void repetitions_have_bounds(void **state)
     (void)make(GRAMMAR_REGEX);
 }
 
+static void an_object_has_up_to_1000_properties(void **state)
+{
+    (void)state;
+    for (int n = 1000; n <= 1001; n++) {
+        put("{\"type\": \"object\", \"properties\": {");
+        for (int i = 0; i < n; i++)
+            assert_ok(buf_printf(&text, "%s\"p%d\": {\"type\": \"null\"}", i ? ", " : "", i));
+        put("}}");
+        if (n == 1000)
+            assert_ok(make(GRAMMAR_JSON_SCHEMA));
+        else
+            assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "properties");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +262,7 @@ int main(void)
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(chains_of_rules_are_read_in_one_pass),
         cmocka_unit_test(repetitions_have_bounds),
+        cmocka_unit_test(an_object_has_up_to_1000_properties),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }
