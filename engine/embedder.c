@@ -30,13 +30,16 @@ struct embedder {
     struct embedder_files files;
     char name[128];
 
-    pthread_mutex_t lock; /* of all below */
-    struct kv_pool pool;  /* of a decoder, as the next two */
+    /* The turns of the calls: a mutex alone would let one caller take it again and again. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t next_turn, turn; /* under lock */
+    /* Of the call whose turn it is. */
+    struct kv_pool pool; /* of a decoder, as the next two */
     struct batch batch;
     struct forward *forward;
     struct encoder *encoder; /* NULL: the model is a decoder */
     double *sum;             /* [D] */
-    struct buf ids, text;    /* text: a prompt and what follows it */
 };
 
 /* --- opening: model and buffers --- */
@@ -63,53 +66,55 @@ static enum status load_weights(struct embedder *e, struct buf *why)
     return s == OK ? weights_load(&e->weights, &w, why) : s;
 }
 
-static size_t n_ids(const struct embedder *e)
+static size_t n_ids(const struct buf *ids)
 {
-    return e->ids.len / sizeof(uint32_t);
+    return ids->len / sizeof(uint32_t);
 }
 
-static enum status tokenize(struct embedder *e, const char *text, size_t len, unsigned flags)
+/* Tokenize a letter anew. */
+static enum status tokenize_letter(struct embedder *e, const char *letter, unsigned flags,
+                                   struct buf *ids)
 {
-    buf_reset(&e->ids);
-    return tokenizer_encode(e->tokenizer, text, len, flags, &e->ids);
+    buf_reset(ids);
+    return tokenizer_encode(e->tokenizer, letter, 1, flags, ids);
 }
 
 /* Count the tokens that the tokenizer's template puts behind a text: tokenize a letter with the
  * template and without it. */
-static enum status count_closing(struct embedder *e, struct buf *why)
+static enum status count_closing(struct embedder *e, struct buf *ids, struct buf *why)
 {
     uint32_t own[8];
     size_t n_own, at = 0;
-    enum status s = tokenize(e, "a", 1, 0);
+    enum status s = tokenize_letter(e, "a", 0, ids);
 
-    n_own = n_ids(e);
+    n_own = n_ids(ids);
     if (s == OK && n_own <= ARRAY_SIZE(own)) {
-        memcpy(own, e->ids.data, e->ids.len);
-        s = tokenize(e, "a", 1, TOKENIZE_ADD_SPECIAL);
+        memcpy(own, ids->data, ids->len);
+        s = tokenize_letter(e, "a", TOKENIZE_ADD_SPECIAL, ids);
     }
     if (s != OK || n_own == 0 || n_own > ARRAY_SIZE(own))
         return s == ERR_NOMEM ? buf_why(why, s, "out of memory") : OK;
-    while (at + n_own < n_ids(e) &&
-           memcmp((uint32_t *)(void *)e->ids.data + at, own, n_own * sizeof *own) != 0)
+    while (at + n_own < n_ids(ids) &&
+           memcmp((uint32_t *)(void *)ids->data + at, own, n_own * sizeof *own) != 0)
         at++;
-    e->n_closing = (uint32_t)(n_ids(e) - at - n_own);
+    e->n_closing = (uint32_t)(n_ids(ids) - at - n_own);
     return OK;
 }
 
 /* Refuse a model that wants lower case and whose tokenizer does not make it. */
-static enum status check_case(struct embedder *e, struct buf *why)
+static enum status check_case(struct embedder *e, struct buf *ids, struct buf *why)
 {
     uint32_t lower = UINT32_MAX, upper = UINT32_MAX - 1; /* a letter is one token, or refused */
-    enum status s = tokenize(e, "a", 1, 0);
+    enum status s = tokenize_letter(e, "a", 0, ids);
 
     if (!e->files.lowers)
         return OK;
-    if (s == OK && n_ids(e) == 1)
-        memcpy(&lower, e->ids.data, sizeof lower);
+    if (s == OK && n_ids(ids) == 1)
+        memcpy(&lower, ids->data, sizeof lower);
     if (s == OK)
-        s = tokenize(e, "A", 1, 0);
-    if (s == OK && n_ids(e) == 1)
-        memcpy(&upper, e->ids.data, sizeof upper);
+        s = tokenize_letter(e, "A", 0, ids);
+    if (s == OK && n_ids(ids) == 1)
+        memcpy(&upper, ids->data, sizeof upper);
     if (s == ERR_NOMEM)
         return buf_why(why, s, "out of memory");
     if (s == OK && lower == upper)
@@ -117,6 +122,18 @@ static enum status check_case(struct embedder *e, struct buf *why)
     return buf_why(why, ERR_UNSUPPORTED,
                    "sentence_bert_config.json: do_lower_case is not supported with a tokenizer "
                    "that tells A from a");
+}
+
+static enum status try_tokenizer(struct embedder *e, struct buf *why)
+{
+    struct buf ids;
+
+    buf_init(&ids, EMBEDDER_IDS_BYTES_MAX);
+    enum status s = count_closing(e, &ids, why);
+    if (s == OK)
+        s = check_case(e, &ids, why);
+    buf_fini(&ids);
+    return s;
 }
 
 /* An encoder computes a text in one step. */
@@ -208,9 +225,7 @@ static enum status open_model(struct embedder *e, struct buf *why)
     if (s == OK)
         s = tokenizer_load(&e->tokenizer, e->c.model_dir, why);
     if (s == OK)
-        s = count_closing(e, why);
-    if (s == OK)
-        s = check_case(e, why);
+        s = try_tokenizer(e, why);
     if (s == OK)
         s = load_weights(e, why);
     if (s == OK && (s = create_buffers(e)) != OK)
@@ -229,8 +244,7 @@ enum status embedder_open(struct embedder **out, const struct embedder_config *c
         return buf_why(why, ERR_NOMEM, "out of memory");
     e->c = *config;
     pthread_mutex_init(&e->lock, NULL);
-    buf_init(&e->ids, (EMBEDDER_TEXT_BYTES_MAX + 64) * sizeof(uint32_t));
-    buf_init(&e->text, EMBEDDER_TEXT_BYTES_MAX + PROMPT_BYTES_MAX);
+    pthread_cond_init(&e->changed, NULL);
     buf_init(&words, BUF_WHY_MAX);
     set_name(e);
     enum status s = open_model(e, &words);
@@ -255,9 +269,8 @@ void embedder_close(struct embedder *e)
     weights_free(&e->weights);
     tokenizer_destroy(e->tokenizer);
     device_close(e->device);
+    pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
-    buf_fini(&e->ids);
-    buf_fini(&e->text);
     embedder_files_fini(&e->files);
     free(e->sum);
     free(e);
@@ -273,29 +286,45 @@ const char *embedder_name(const struct embedder *e)
     return e->name;
 }
 
-/* --- encoding --- */
-
-/* Tokenize a text behind its prompt. */
-static enum status tokenize_as(struct embedder *e, enum embedder_role role, const char *text,
-                               size_t len)
+uint32_t embedder_max_tokens(const struct embedder *e)
 {
-    const char *prompt = role == EMBEDDER_QUERY ? e->files.query_prompt : e->files.document_prompt;
-    enum status s = len > EMBEDDER_TEXT_BYTES_MAX ? ERR_TOO_LARGE : OK;
-
-    if (s != OK || !prompt)
-        return s == OK ? tokenize(e, text, len, TOKENIZE_ADD_SPECIAL) : s;
-    buf_reset(&e->text);
-    s = buf_append(&e->text, prompt, strlen(prompt));
-    if (s == OK)
-        s = buf_append(&e->text, text, len);
-    return s == OK ? tokenize(e, buf_str(&e->text), e->text.len, TOKENIZE_ADD_SPECIAL) : s;
+    return e->c.max_tokens;
 }
 
-/* Tokenize into e->ids: 1 to max_tokens ids of the model. */
-static enum status make_ids(struct embedder *e, enum embedder_role role, const char *text,
-                            size_t len, struct buf *why)
+uint32_t embedder_n_vocab(const struct embedder *e)
 {
-    enum status s = tokenize_as(e, role, text, len);
+    return e->model.n_vocab;
+}
+
+/* --- tokens --- */
+
+/* Tokenize a text behind its prompt. */
+static enum status tokenize_as(const struct embedder *e, enum embedder_role role, const char *text,
+                               size_t len, unsigned flags, struct buf *ids)
+{
+    const char *prompt = role == EMBEDDER_QUERY      ? e->files.query_prompt
+                         : role == EMBEDDER_DOCUMENT ? e->files.document_prompt
+                                                     : NULL;
+    enum status s = len > EMBEDDER_TEXT_BYTES_MAX ? ERR_TOO_LARGE : OK;
+    struct buf whole;
+
+    if (s != OK || !prompt)
+        return s == OK ? tokenizer_encode(e->tokenizer, text, len, flags, ids) : s;
+    buf_init(&whole, EMBEDDER_TEXT_BYTES_MAX + PROMPT_BYTES_MAX);
+    s = buf_append(&whole, prompt, strlen(prompt));
+    if (s == OK)
+        s = buf_append(&whole, text, len);
+    if (s == OK)
+        s = tokenizer_encode(e->tokenizer, buf_str(&whole), whole.len, flags, ids);
+    buf_fini(&whole);
+    return s;
+}
+
+enum status embedder_tokenize(const struct embedder *e, enum embedder_role role, const char *text,
+                              size_t len, bool add_special, struct buf *ids, struct buf *why)
+{
+    size_t before = n_ids(ids);
+    enum status s = tokenize_as(e, role, text, len, add_special ? TOKENIZE_ADD_SPECIAL : 0, ids);
 
     if (s == ERR_TOO_LARGE)
         return buf_why(why, s, "a text of %zu bytes is too long to be embedded", len);
@@ -303,31 +332,35 @@ static enum status make_ids(struct embedder *e, enum embedder_role role, const c
         return buf_why(why, s,
                        s == ERR_NOMEM ? "out of memory"
                                       : "the embedding model's tokenizer cannot read this text");
-    size_t n = n_ids(e), n_max = e->c.max_tokens;
-    uint32_t *ids = (uint32_t *)(void *)e->ids.data; /* malloc aligns it */
-    if (n > n_max) {
-        size_t n_closing = e->n_closing < n_max ? e->n_closing : 0;
-        memmove(ids + n_max - n_closing, ids + n - n_closing, n_closing * sizeof *ids);
-        e->ids.len = n_max * sizeof *ids;
-        n = n_max;
-    }
-    if (n == 0)
+    const uint32_t *all = (const uint32_t *)(const void *)ids->data; /* malloc aligns it */
+    if (n_ids(ids) == before)
         return buf_why(why, ERR_INVALID, "a text without tokens cannot be embedded");
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] >= e->model.n_vocab)
+    for (size_t i = before; i < n_ids(ids); i++)
+        if (all[i] >= e->model.n_vocab)
             return buf_why(why, ERR_INVALID,
                            "the embedding model's tokenizer gives token %u, but its vocab_size is "
                            "%u",
-                           ids[i], e->model.n_vocab);
+                           all[i], e->model.n_vocab);
     return OK;
 }
 
+uint32_t embedder_cut(const struct embedder *e, uint32_t *ids, size_t n, uint32_t n_max,
+                      bool has_special)
+{
+    if (n <= n_max)
+        return (uint32_t)n;
+    size_t n_closing = has_special && e->n_closing < n_max ? e->n_closing : 0;
+    memmove(ids + n_max - n_closing, ids + n - n_closing, n_closing * sizeof *ids);
+    return n_max;
+}
+
+/* --- encoding --- */
+
 /* Compute all steps. The hidden states that count are added in the order of their positions, so
  * that the sum does not depend on the size of the steps. */
-static enum status run_steps(struct embedder *e)
+static enum status run_steps(struct embedder *e, const uint32_t *ids, uint32_t n)
 {
-    const uint32_t *ids = (const uint32_t *)(const void *)e->ids.data;
-    uint32_t n = (uint32_t)n_ids(e), step = e->c.step_tokens, dim = e->model.dim;
+    uint32_t step = e->c.step_tokens, dim = e->model.dim;
     float *hidden;
 
     memset(e->sum, 0, dim * sizeof *e->sum);
@@ -349,14 +382,13 @@ static enum status run_steps(struct embedder *e)
 }
 
 /* Compute the text in one step, as every token sees all others. */
-static enum status run_encoder(struct embedder *e)
+static enum status run_encoder(struct embedder *e, const uint32_t *ids, uint32_t n)
 {
-    uint32_t n = (uint32_t)n_ids(e), dim = e->model.dim;
+    uint32_t dim = e->model.dim;
     uint32_t first = e->files.pooling == POOLING_LAST ? n - 1 : 0;
     uint32_t end = e->files.pooling == POOLING_FIRST ? 1 : n;
     const float *hidden;
-    enum status s =
-        encoder_run(e->encoder, (const uint32_t *)(const void *)e->ids.data, n, &hidden);
+    enum status s = encoder_run(e->encoder, ids, n, &hidden);
 
     memset(e->sum, 0, dim * sizeof *e->sum);
     for (uint32_t row = first; s == OK && row < end; row++)
@@ -380,17 +412,52 @@ static enum status normalize(const struct embedder *e, float *out, struct buf *w
     return OK;
 }
 
+static void take_turn(struct embedder *e)
+{
+    pthread_mutex_lock(&e->lock);
+    uint64_t turn = e->next_turn++;
+    while (e->turn != turn)
+        pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void end_turn(struct embedder *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->turn++;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+enum status embedder_encode_ids(struct embedder *e, const uint32_t *ids, uint32_t n, float *out,
+                                struct buf *why)
+{
+    ASSERT(n > 0 && n <= e->c.max_tokens);
+    take_turn(e);
+    enum status s = e->encoder ? run_encoder(e, ids, n) : run_steps(e, ids, n);
+    if (s != OK)
+        buf_why(why, s, "the embedding model failed (%s)", status_name(s));
+    else
+        s = normalize(e, out, why);
+    end_turn(e);
+    return s;
+}
+
 enum status embedder_encode(struct embedder *e, enum embedder_role role, const char *text,
                             size_t len, float *out, uint32_t *n_tokens, struct buf *why)
 {
-    pthread_mutex_lock(&e->lock);
-    enum status s = make_ids(e, role, text, len, why);
-    if (s == OK && (s = e->encoder ? run_encoder(e) : run_steps(e)) != OK)
-        buf_why(why, s, "the embedding model failed (%s)", status_name(s));
-    if (s == OK)
-        s = normalize(e, out, why);
+    struct buf ids;
+    uint32_t n = 0;
+
+    buf_init(&ids, EMBEDDER_IDS_BYTES_MAX);
+    enum status s = embedder_tokenize(e, role, text, len, true, &ids, why);
+    if (s == OK) {
+        uint32_t *all = (uint32_t *)(void *)ids.data;
+        n = embedder_cut(e, all, n_ids(&ids), e->c.max_tokens, true);
+        s = embedder_encode_ids(e, all, n, out, why);
+    }
     if (n_tokens)
-        *n_tokens = s == OK ? (uint32_t)n_ids(e) : 0;
-    pthread_mutex_unlock(&e->lock);
+        *n_tokens = s == OK ? n : 0;
+    buf_fini(&ids);
     return s;
 }

@@ -10,21 +10,25 @@
  * Equal texts give equal bits, whatever the number of threads and the size of the steps.
  *
  * Owns    model, weights, tokenizer and buffers of its own; no KV of it is cached. All on the CPU.
- * Thread  any; calls run one after another.
+ * Thread  any. One vector is computed at a time, in the order of the calls, so that a caller with
+ *         many texts delays others by one text at most.
  * Errors  embedder_open(): as engine_open(), words begin with "{embedding_model}";
  *         ERR_UNSUPPORTED: a pooling or a module of sentence-transformers that is not supported.
- *         embedder_encode(): ERR_TOO_LARGE: a text above EMBEDDER_TEXT_BYTES_MAX; ERR_INVALID: a
- *         text without tokens, or one that the tokenizer cannot represent; ERR_NOMEM;
- *         ERR_CORRUPT: the model gave no finite vector.
+ *         embedder_encode(), embedder_tokenize(), embedder_encode_ids(): ERR_TOO_LARGE: a text
+ *         above EMBEDDER_TEXT_BYTES_MAX; ERR_INVALID: a text without tokens, or one that the
+ *         tokenizer cannot represent; ERR_NOMEM; ERR_CORRUPT: the model gave no finite vector.
  * Units   tokens. */
 #ifndef TARN_ENGINE_EMBEDDER_H
 #define TARN_ENGINE_EMBEDDER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/buf.h"
 
 #define EMBEDDER_TEXT_BYTES_MAX ((size_t)16 << 20)
+/* The ids of such a text: a byte makes at most one. */
+#define EMBEDDER_IDS_BYTES_MAX ((EMBEDDER_TEXT_BYTES_MAX + 64) * sizeof(uint32_t))
 
 struct embedder;
 
@@ -40,16 +44,33 @@ struct embedder_config {
     uint32_t step_tokens;     /* of one step of a decoder; 0: 256. An encoder has one step */
 };
 
-/* What a text is; the model's files may have a prompt for each. */
-enum embedder_role { EMBEDDER_DOCUMENT, EMBEDDER_QUERY };
+/* What a text is. The model's files may have a prompt for documents and one for queries; a plain
+ * text has none. */
+enum embedder_role { EMBEDDER_DOCUMENT, EMBEDDER_QUERY, EMBEDDER_PLAIN };
 
 NODISCARD enum status embedder_open(struct embedder **out, const struct embedder_config *config,
                                     struct buf *why);
 void embedder_close(struct embedder *e); /* NULL is fine */
 uint32_t embedder_dim(const struct embedder *e);
-const char *embedder_name(const struct embedder *e); /* last part of the model's path */
-/* Embed a text: out [dim]. *n_tokens (may be NULL): tokens computed. */
+const char *embedder_name(const struct embedder *e);    /* last part of the model's path */
+uint32_t embedder_max_tokens(const struct embedder *e); /* of a text */
+uint32_t embedder_n_vocab(const struct embedder *e);
+/* Embed a text, cut where it is too long: out [dim]. *n_tokens (may be NULL): tokens computed. */
 NODISCARD enum status embedder_encode(struct embedder *e, enum embedder_role role, const char *text,
                                       size_t len, float *out, uint32_t *n_tokens, struct buf *why);
+
+/* embedder_encode() in three parts. */
+/* Append the ids (uint32_t) of the whole text behind its prompt, at least one. add_special: with
+ * the tokenizer's opening and closing tokens, as embedder_encode() has them. */
+NODISCARD enum status embedder_tokenize(const struct embedder *e, enum embedder_role role,
+                                        const char *text, size_t len, bool add_special,
+                                        struct buf *ids, struct buf *why);
+/* Cut the end of ids [n] to n_max ids. has_special: the tokenizer's closing tokens are at the end,
+ * and stay there. Return the number of ids. */
+uint32_t embedder_cut(const struct embedder *e, uint32_t *ids, size_t n, uint32_t n_max,
+                      bool has_special);
+/* Embed 1 to max_tokens ids, each below n_vocab: out [dim]. */
+NODISCARD enum status embedder_encode_ids(struct embedder *e, const uint32_t *ids, uint32_t n,
+                                          float *out, struct buf *why);
 
 #endif

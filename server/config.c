@@ -238,7 +238,10 @@ static const struct option_row rows[] = {
     SIZE(NULL, "documents-bytes", documents_bytes, 1 << 20, UINT64_C(1) << 50, "64G",
          "size of the file of registered documents; a document that does not fit is refused"),
     TEXT(NULL, "embedding-model", embedding_model, "", "MODEL",
-         "second model that embeds documents and queries for vector search, named as --model"),
+         "second model that embeds documents and queries for vector search, and the texts of "
+         "/v1/embeddings; named as --model"),
+    TEXT(NULL, "served-embedding-model-name", served_embedding_model_name, "", "NAME",
+         "name of that model in requests; default: the value of --embedding-model"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

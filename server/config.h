@@ -121,8 +121,9 @@ struct config {
     char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
-    char *documents_path;  /* empty: in cache_dir; "none": no documents */
-    char *embedding_model; /* empty: none */
+    char *documents_path;              /* empty: in cache_dir; "none": no documents */
+    char *embedding_model;             /* empty: none */
+    char *served_embedding_model_name; /* empty: the name given to --embedding-model */
     /* logs */
     char *log_level;
     char *log_format;

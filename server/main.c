@@ -37,6 +37,7 @@
 #include "server/http_flags.h"
 #include "server/kv_events.h"
 #include "server/pool_flags.h"
+#include "server/api/embeddings.h"
 #include "server/api/library.h"
 #include "server/api/preamble.h"
 #include "server/server.h"
@@ -358,6 +359,8 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     http_stop(http);
     library_close(srv->library); /* its prefills need the engine */
     srv->library = NULL;
+    embeddings_close(srv->embeddings); /* the library and lookups use the model */
+    srv->embeddings = NULL;
     engine_close(srv->engine); /* no request is woken after this */
     srv->engine = NULL;
     http_destroy(http);
@@ -449,12 +452,15 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
             srv.preambles = preambles;
             srv.kv_events = kv_events;
             if (s == OK)
+                s = embeddings_open(&srv.embeddings, &srv, why);
+            if (s == OK)
                 s = library_open(&srv.library, &srv, why);
             if (s == OK)
                 s = library_start(srv.library, why);
             if (s == OK)
                 s = serve(&srv, set, why);
             library_close(srv.library);
+            embeddings_close(srv.embeddings);
             engine = srv.engine;
             server_fini(&srv);
         }

@@ -20,6 +20,7 @@
 #include "server/api/unknown_fields.h"
 
 struct auth;
+struct embeddings;
 struct http_server;
 struct library;
 struct preambles;
@@ -39,9 +40,10 @@ struct server {
     const struct tool_format *tool_format; /* of calls of tools; NULL: not known */
     char **model_names;                    /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
-    struct preambles *preambles; /* the operator's; NULL: none. Borrowed: set by main */
-    struct library *library;     /* documents; NULL: off. Borrowed: set by main */
-    struct publisher *kv_events; /* NULL: none. Borrowed: set by main */
+    struct preambles *preambles;   /* the operator's; NULL: none. Borrowed: set by main */
+    struct library *library;       /* documents; NULL: off. Borrowed: set by main */
+    struct embeddings *embeddings; /* NULL: no --embedding-model. Borrowed: set by main */
+    struct publisher *kv_events;   /* NULL: none. Borrowed: set by main */
     struct auth *auth;
     struct tally *tally;               /* counters of the HTTP side */
     struct router_flows *router_flows; /* locks itself */

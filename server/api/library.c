@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/embedder.h"
-#include "engine/model/hub.h"
+#include "server/api/embeddings.h"
 #include "server/api/preamble.h"
 #include "server/cache_dir.h"
 #include "server/server.h"
@@ -124,25 +124,6 @@ static enum status open_files(struct library *l, struct buf *why)
     return OK;
 }
 
-static enum status open_embedder(struct library *l, struct buf *why)
-{
-    const struct config *c = l->srv->config;
-    struct embedder_config config = {.dtype = "auto", .quantization = "auto"};
-    struct buf dir;
-
-    if (!c->embedding_model || !c->embedding_model[0])
-        return OK;
-    buf_init(&dir, 2 * PATH_MAX);
-    enum status s = hub_resolve(c->embedding_model, &dir, why);
-    config.model_dir = buf_str(&dir);
-    config.cpu_variant = strcmp(c->cpu_variant, "auto") == 0 ? NULL : c->cpu_variant;
-    config.n_threads = l->srv->info->n_threads;
-    if (s == OK)
-        s = embedder_open(&l->parts.embedder, &config, why);
-    buf_fini(&dir);
-    return s;
-}
-
 /* Find the directory. False: there is no place for one, and none was given. */
 static bool find_dir(struct library *l)
 {
@@ -186,14 +167,13 @@ enum status library_open(struct library **out, const struct server *srv, struct 
     if (!l)
         return buf_why(why, ERR_NOMEM, "out of memory");
     l->srv = srv;
+    l->parts.embedder = embeddings_embedder(srv->embeddings);
     pthread_mutex_init(&l->lock, NULL);
     enum status s = OK;
     if (!find_dir(l))
         s = l->is_given ? buf_why(why, ERR_INVALID, "--documents-path: the path is too long") : OK;
     if (s == OK && (s = librarian_create(&l->librarian, srv)) != OK)
         buf_why(why, s, "out of memory");
-    if (s == OK)
-        s = open_embedder(l, why);
     if (s == OK && l->dir[0])
         s = open_existing(l, why);
     if (s == OK)
@@ -220,7 +200,6 @@ void library_close(struct library *l)
     librarian_destroy(l->librarian);
     retrieval_close(l->parts.retrieval);
     catalog_close(l->parts.catalog);
-    embedder_close(l->parts.embedder);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }

@@ -5,7 +5,7 @@
  *
  * In the catalog a tenant is named by its account's `owner` (server/auth/auth.h).
  *
- * Owns    catalog, retrieval, embedder, the librarian.
+ * Owns    catalog, retrieval, the librarian; borrows the embedder of srv->embeddings.
  * Thread  open, start, close: main. library_note(), library_stats(): any, never block on the disk.
  *         All others: threads that may block on the disk.
  * Errors  library_open(): words name the file or the flag. library_use(): ERR_UNAVAILABLE: the
@@ -34,8 +34,8 @@ struct library_parts {
     struct embedder *embedder; /* NULL: no --embedding-model */
 };
 
-/* Read the configuration, and open what exists: an embedding model and a catalog. *out is NULL with
- * --documents-path none. srv->preambles are prepared; public ones of the catalog are added. */
+/* Read the configuration, and open the catalog if it exists. *out is NULL with --documents-path
+ * none. srv->preambles are prepared; public ones of the catalog are added. */
 NODISCARD enum status library_open(struct library **out, const struct server *srv, struct buf *why);
 /* The engine runs: start the librarian. */
 NODISCARD enum status library_start(struct library *l, struct buf *why);

@@ -18,7 +18,9 @@ static const char *token_bytes(const struct server *srv, uint32_t id, size_t *le
     return srv->tokenizer ? tokenizer_bytes(srv->tokenizer, id, len) : "";
 }
 
-/* Write a token as a JSON string. prefix: put before bytes that are not UTF-8. */
+/* Write a token as a JSON string. prefix: put before bytes that are not UTF-8; "" in chats. In text
+ * completions a token is a key of an object, too, and parsers such as Jansson refuse keys with
+ * U+0000: a token with that character is written as bytes there. */
 static void write_token(struct writer *w, const struct server *srv, uint32_t id, const char *prefix)
 {
     size_t len;
@@ -28,7 +30,8 @@ static void write_token(struct writer *w, const struct server *srv, uint32_t id,
         write_format(w, "\"token_id:%u\"", id);
         return;
     }
-    if (utf8_is_valid(bytes, len)) {
+    bool is_key = prefix[0] != '\0';
+    if (utf8_is_valid(bytes, len) && !(is_key && memchr(bytes, '\0', len))) {
         write_json(w, bytes, len);
         return;
     }

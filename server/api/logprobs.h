@@ -6,7 +6,8 @@
  * character. So text[offset[i]:offset[i + 1]] is the text that token i completed.
  *
  * A token that is not valid UTF-8 by itself (a part of a character) is written with backslashes, as
- * OpenAI does: "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats. Without a tokenizer a
+ * OpenAI does: "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats. So is a token with the
+ * character U+0000 in text completions, where tokens are keys of objects. Without a tokenizer a
  * token is written "token_id:5", as in vLLM.
  *
  * Owns    nothing: the lists belong to the choice.

@@ -413,6 +413,7 @@ static void write_all(struct page *p, struct server *srv)
     metrics_write_estimates(p, &st);
     metrics_write_documents(p, srv);
     metrics_write_searches(p, srv);
+    metrics_write_embeddings(p, srv);
     metrics_write_classes(p, srv, &st);
     metrics_write_routers(p, srv);
     metrics_write_http(p, srv);

@@ -27,8 +27,9 @@ void metrics_write_process(struct page *p, const struct server *srv);
 void metrics_write_pool(struct page *p, const struct cache_stats *c);
 /* Write predictions and targets. */
 void metrics_write_estimates(struct page *p, const struct engine_stats *st);
-/* Write the searches for documents. */
+/* Write the searches for documents, and the inputs of /v1/embeddings. */
 void metrics_write_searches(struct page *p, const struct server *srv);
+void metrics_write_embeddings(struct page *p, const struct server *srv);
 /* Write requests by class of service, and speculative prefills. */
 void metrics_write_classes(struct page *p, const struct server *srv, const struct engine_stats *st);
 /* Write http_requests_total and http_request_duration_seconds. */

@@ -29,6 +29,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions/render", false, false, true, false, false, api_chat_render},
     {"POST", "/v1/completions", false, false, true, false, false, api_completions},
     {"POST", "/v1/completions/render", false, false, true, false, false, api_completions_render},
+    {"POST", "/v1/embeddings", false, false, true, false, false, api_embeddings},
     {"GET", "/v1/estimate", false, false, false, false, true, api_estimate},
     {"GET", "/v1/models", false, false, false, false, false, api_models},
     {"GET", "/v1/models/", true, false, false, false, false, api_model},

@@ -48,6 +48,8 @@ enum tally_count {
     TALLY_SPECULATION_REPLACED,
     TALLY_SPECULATION_DROPPED,
     TALLY_SPECULATED_FOR_NOTHING, /* tokens */
+    TALLY_EMBEDDED_INPUTS,        /* of /v1/embeddings, as the next */
+    TALLY_EMBEDDED_TOKENS,
     TALLY_N_COUNTS
 };
 void tally_add(struct tally *t, enum tally_count what, uint64_t n);

@@ -419,7 +419,7 @@ static void run_offloaded(void *arg)
     slot_offload_end(x->slot); /* the HTTP thread may free x from here on */
 }
 
-static uint64_t client_of(const struct http_exchange *x)
+uint64_t http_client(const struct http_exchange *x)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -429,7 +429,7 @@ static uint64_t client_of(const struct http_exchange *x)
 
 enum status http_run(struct http_exchange *x, struct http_job *job)
 {
-    return work_pool_push(x->server->jobs, job, client_of(x), x->body.len);
+    return work_pool_push(x->server->jobs, job, http_client(x), x->body.len);
 }
 
 /* Suspend before the push: a work thread may have resumed the connection before push returns. */
@@ -437,7 +437,7 @@ static void offload(struct http_exchange *x)
 {
     slot_offload_begin(x->slot);
     x->job = (struct http_job){run_offloaded, x};
-    enum status s = work_pool_push(x->server->pool, &x->job, client_of(x), x->body.len);
+    enum status s = work_pool_push(x->server->pool, &x->job, http_client(x), x->body.len);
     if (s == OK)
         return;
     error_reply(x, s, NULL, "too many long requests at once");

@@ -1,7 +1,8 @@
 /* fuzz_http_body.c - any bytes as the body of a request, through route, handler, answer, stream.
  *
  * The input is the path, a line of "=====", and the body. A test double replaces http.c and
- * libmicrohttpd and runs deferred answers on this thread; the engine is the fake engine.
+ * libmicrohttpd and runs deferred answers on this thread; the engine is the fake engine,
+ * with a fake embedding model.
  *
  * Checks beyond crashes: every error is JSON with a message, none is a 500, every whole answer is
  * JSON, every header is printable, every stream ends with [DONE], close() is called exactly
@@ -15,6 +16,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "server/api/embeddings.h"
 #include "server/http/http.h"
 #include "server/api/route.h"
 #include "server/server.h"
@@ -193,6 +195,12 @@ void *http_kept(const struct http_exchange *x)
     return x->kept;
 }
 
+uint64_t http_client(const struct http_exchange *x)
+{
+    (void)x;
+    return 1;
+}
+
 enum status http_run(struct http_exchange *x, struct http_job *job)
 {
     (void)x;
@@ -267,17 +275,19 @@ static void run_deferred(struct http_exchange *x)
 static struct server *the_server(void)
 {
     static char program[] = "fuzz", flag[] = "--model", model[] = "fake";
+    static char embedding_flag[] = "--embedding-model", embedding_model[] = ".";
     static struct server srv;
     static struct config config;
     static bool ready;
-    char *args[] = {program, flag, model}, *env[] = {NULL};
+    char *args[] = {program, flag, model, embedding_flag, embedding_model}, *env[] = {NULL};
 
     if (!ready) {
         ready = true;
         log_init(LOG_ERROR, false);
         ASSERT(hash_init() == OK);
-        ASSERT(config_load(&config, 3, args, env, NULL) == OK);
+        ASSERT(config_load(&config, 5, args, env, NULL) == OK);
         ASSERT(server_init(&srv, &config, fake_engine_create(MODEL_LEN)) == OK);
+        ASSERT(embeddings_open(&srv.embeddings, &srv, NULL) == OK);
     }
     return &srv;
 }

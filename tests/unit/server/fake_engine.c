@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/document_order.h"
-#include "engine/embedder.h"
 
 _Atomic uint64_t fake_step_ns;
 _Atomic uint64_t fake_prefill_ns;
@@ -361,38 +360,4 @@ double engine_usual_ttft_s(const struct engine *e)
 {
     (void)e;
     return (double)atomic_load(&fake_usual_ms) * 1e-3;
-}
-
-/* --- no embedding model --- */
-
-enum status embedder_open(struct embedder **out, const struct embedder_config *config,
-                          struct buf *why)
-{
-    (void)config;
-    *out = NULL;
-    return buf_why(why, ERR_UNSUPPORTED, "the fake engine embeds nothing");
-}
-
-void embedder_close(struct embedder *e)
-{
-    (void)e;
-}
-
-uint32_t embedder_dim(const struct embedder *e)
-{
-    (void)e;
-    return 0;
-}
-
-enum status embedder_encode(struct embedder *e, enum embedder_role role, const char *text,
-                            size_t len, float *out, uint32_t *n_tokens, struct buf *why)
-{
-    (void)e;
-    (void)role;
-    (void)text;
-    (void)len;
-    (void)out;
-    (void)n_tokens;
-    (void)why;
-    return ERR_UNSUPPORTED;
 }

@@ -315,6 +315,19 @@ static int close_server(void **state)
     return 0;
 }
 
+static void a_nul_is_no_part_of_a_key(void **state)
+{
+    static const uint32_t prompt[] = {FAKE_BOS};
+    struct one o = {0};
+
+    (void)state;
+    one_open(&o, PARAMS_COMPLETION, "{'logprobs':1}", prompt, 1, (const uint32_t[]){0}, 1);
+    struct json *j = take(&o, PARAMS_COMPLETION);
+    assert_string_equal(js_string(js_at(js_get(j, "tokens"), 0), NULL), "bytes:\\x00");
+    assert_non_null(js_get(js_at(js_get(j, "tops"), 0), "bytes:\\x00"));
+    one_close(&o, j);
+}
+
 static void a_prompts_list_has_ranks_and_the_token_once(void **state)
 {
     static const uint32_t prompt[] = {FAKE_BOS, 'a', 0xe2};
@@ -352,6 +365,7 @@ int main(void)
         cmocka_unit_test(offsets_follow_the_clients_text),
         cmocka_unit_test(no_key_of_top_logprobs_comes_twice),
         cmocka_unit_test(without_a_tokenizer_a_token_is_its_id),
+        cmocka_unit_test(a_nul_is_no_part_of_a_key),
         cmocka_unit_test(a_prompts_list_has_ranks_and_the_token_once),
     };
     return cmocka_run_group_tests(tests, open_server, close_server);
