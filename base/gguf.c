@@ -12,8 +12,6 @@
  * values. */
 #include "base/gguf.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -571,17 +569,9 @@ enum status gguf_file(struct gguf *g, const struct gguf_tensor *t, int *fd, uint
                       struct buf *why)
 {
     struct gguf_part *p = &g->parts[t->file];
-    struct stat found;
+    enum status s = p->fd < 0 ? mapfile_reopen(&p->map, p->path, &p->fd, why) : OK;
 
-    if (p->fd < 0) {
-        p->fd = open(p->path, O_RDONLY | O_CLOEXEC);
-        if (p->fd < 0)
-            return buf_why(why, ERR_IO, "cannot open %s: %s", p->path, strerror(errno));
-        if (fstat(p->fd, &found) != 0 || (uint64_t)found.st_ino != p->map.ino ||
-            (uint64_t)found.st_dev != p->map.dev)
-            return buf_why(why, ERR_IO, "%s was exchanged while it was read", p->path);
-    }
     *fd = p->fd;
     *offset = (uint64_t)((const unsigned char *)t->data - p->map.data);
-    return OK;
+    return s;
 }

@@ -95,7 +95,7 @@ const char *gguf_array_str(const struct gguf *g, const struct gguf_array *a, uin
 /* Element i of an array of numbers, as a double (exact for integers up to 2^53). */
 double gguf_array_number(const struct gguf_array *a, uint64_t i);
 
-/* What a type of a tensor is called and takes; NULL: an unknown type. */
+/* The name and the sizes of a tensor's type; NULL: an unknown type. */
 const struct gguf_code *gguf_code(uint32_t type);
 
 /* Tensors are sorted by name. A file with a vocabulary only has none. */

@@ -35,6 +35,21 @@ enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why)
     return s;
 }
 
+enum status mapfile_reopen(const struct mapfile *m, const char *path, int *fd, struct buf *why)
+{
+    struct stat found;
+
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0)
+        return buf_why(why, ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(*fd, &found) == 0 && (uint64_t)found.st_ino == m->ino &&
+        (uint64_t)found.st_dev == m->dev)
+        return OK;
+    close(*fd);
+    *fd = -1;
+    return buf_why(why, ERR_IO, "%s was exchanged while it was read", path);
+}
+
 void mapfile_close(struct mapfile *m)
 {
     if (m->data)

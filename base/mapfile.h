@@ -22,6 +22,10 @@ struct mapfile {
 
 NODISCARD enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why);
 void mapfile_close(struct mapfile *m);
+/* Open the mapped file again, for reads that do not go through the mapping; the caller closes *fd.
+ * ERR_IO with words: the file cannot be opened, or another one has its path now. */
+NODISCARD enum status mapfile_reopen(const struct mapfile *m, const char *path, int *fd,
+                                     struct buf *why);
 /* Release the memory of all pages that hold a part of a mapping; a later read maps them again from
  * the file or its cache. */
 void mapfile_forget(const void *data, size_t n_bytes);

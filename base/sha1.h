@@ -1,7 +1,7 @@
 /* sha1.h - SHA-1 (FIPS 180-4), only for names that others have given: git's names of files.
  *
- * Nothing may rest on SHA-1 against an attacker, who can make two texts with one sum. Use base/hash.h
- * for all else. libsodium has no SHA-1.
+ * Nothing may rest on SHA-1 against an attacker, who can make two texts with one sum. Use
+ * base/hash.h for all else. libsodium has no SHA-1.
  *
  * Owns    nothing.
  * Thread  any.

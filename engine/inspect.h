@@ -3,8 +3,8 @@
  *
  * Owns    texts and tensors' names until inspect_fini().
  * Thread  one.
- * Errors  inspect_model(): ERR_NOMEM, ERR_UNSUPPORTED no such device. What is wrong with the model is
- *         no error but a reason in the report.
+ * Errors  inspect_model(): ERR_NOMEM, ERR_UNSUPPORTED no such device. A fault of the model is a
+ *         reason in the report, and no error.
  * Units   bytes, tokens, elements. */
 #ifndef TARN_ENGINE_INSPECT_H
 #define TARN_ENGINE_INSPECT_H

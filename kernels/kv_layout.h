@@ -268,8 +268,8 @@ static inline float kv_unrounded(enum dtype t, unsigned char q)
 
 /* --- on the host, for conversion at disk and transfer --- */
 
-/* Whether a pool can have this layout: a float type without scales and even tokens, or I8 or F8 with
- * scales and a multiple of 16 tokens, so that scales and heads begin at multiples of 16 bytes. */
+/* Whether a pool can have this layout: a float type without scales and even tokens, or I8 or F8
+ * with scales and a multiple of 16 tokens, so that scales and heads begin at multiples of 16. */
 int kv_layout_is_valid(const struct kv_layout *l);
 
 /* Return dimension i of token t of the K (v = 0) or V (v = 1) that begins at `head`. */

@@ -51,9 +51,9 @@ uint32_t pack_row_stride(uint32_t k);
 size_t pack_weight_bytes(const struct weight *w);
 
 /* The byte ranges of rows [n0, n0 + n_rows) of a WEIGHT_ROWS weight: one for floats, two for
- * quantized weights (elements; scales and offsets). Returns their number. A weight of only these rows, {n =
- * n_rows}, has ranges of equal sizes at n0 = 0: so a weight can be packed piece by piece in host
- * memory and each piece copied to its place. */
+ * quantized weights (elements; scales and offsets). Returns their number. A weight of only these
+ * rows, {n = n_rows}, has ranges of equal sizes at n0 = 0: so a weight can be packed piece by piece
+ * in host memory and each piece copied to its place. */
 struct pack_range {
     size_t offset;
     size_t n_bytes;
@@ -88,17 +88,17 @@ void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_
 void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
                         uint32_t n_rows);
 
-/* pack_rows() for an a8 or a4 weight: codes [n_rows, K], one a byte, and scales and offsets [n_rows,
- * ceil(K / code_group)], rounded to f16. code_group is a multiple of w->group; a4 takes the low four
- * bits of a code. Padding must be zero before. */
+/* pack_rows() for an a8 or a4 weight: codes [n_rows, K], one a byte, and scales and offsets
+ * [n_rows, ceil(K / code_group)], rounded to f16. code_group is a multiple of w->group; a4 takes
+ * the low four bits of a code. Padding must be zero before. */
 void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
                       const float *scales, const float *offsets, uint32_t code_group,
                       uint32_t n_rows);
 
 /* One element as float, dequantized; for reference kernels and tests. */
 float pack_at(const struct weight *w, uint32_t n, uint32_t k);
-/* The scale of a quantized element; its offset (0 for i8 and i4); and its integer: signed for i8 and
- * i4, the code for a8 and a4. */
+/* The scale of a quantized element; its offset (0 for i8 and i4); and its integer: signed for i8
+ * and i4, the code for a8 and a4. */
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k);
 float pack_offset_at(const struct weight *w, uint32_t n, uint32_t k);
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k);

@@ -90,7 +90,8 @@ struct rmsnorm_params {
  *
  * A CUDA device keeps activations as floats: `a` is rounded to f16 for F16 weights and to bf16 for
  * all others but F32, products are summed in fp32, and each group's sum is multiplied by its scale;
- * the sum of the group's `a` then by its offset. Without device_config.batch_invariant the order of a sum may depend on T. */
+ * the sum of the group's `a` then by its offset. Without device_config.batch_invariant the order of
+ * a sum may depend on T. */
 struct gemm_params {
     uint32_t n_rows; /* T */
     const float *a;  /* [T, K], row stride a_stride */
@@ -147,8 +148,8 @@ struct gemm_experts_params {
     float *out;              /* [P, N] */
 };
 
-/* out[t, :] += the sum over j of weights[t, j] * y[at[t, j], :], as one chain of fused multiply-adds
- * in ascending order of j that starts at 0. */
+/* out[t, :] += the sum over j of weights[t, j] * y[at[t, j], :], as one chain of fused
+ * multiply-adds in ascending order of j that starts at 0. */
 struct combine_params {
     uint32_t n_rows;      /* T */
     uint32_t dim;         /* D */
@@ -207,10 +208,11 @@ struct attn_seq {
                         gap, or only a part of it for partial attention */
 };
 
-/* Causal attention, or, with `bidirectional`, attention of encoders. Tiles are whole segments. For each row and tile: scores of the visible keys,
- * their maximum, exp and weighted sum in a fixed order of keys. Tiles are merged in segment order
- * by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of TokenLake's query
- * shipping). Keys after the row's position or before its window count exactly 0.
+/* Causal attention, or, with `bidirectional`, attention of encoders. Tiles are whole segments. For
+ * each row and tile: scores of the visible keys, their maximum, exp and weighted sum in a fixed
+ * order of keys. Tiles are merged in segment order by log-sum-exp in fp32 (promise P1; the merge is
+ * that of FlashDecoding and of TokenLake's query shipping). Keys after the row's position or before
+ * its window count exactly 0.
  *
  * Partial attention: segments may hold only some of a row's keys. Then `lse` is the logarithm of
  * the weight that the result has among others. A row that sees no key gets zeros. */

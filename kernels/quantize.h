@@ -31,9 +31,9 @@ struct pack_group {
 };
 struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
 
-/* Reorder a word of 4-bit elements from panel to row order. A panel has element i of eight in bits 8
- * (i % 4) + 4 (i / 4), a row in bits 4 (i / 2) + 16 (i % 2): the three bits of a half-byte's index
- * are rotated left by one, which takes two swaps. */
+/* Reorder a word of 4-bit elements from panel to row order. A panel has element i of eight in bits
+ * 8 (i % 4) + 4 (i / 4), a row in bits 4 (i / 2) + 16 (i % 2): the three bits of a half-byte's
+ * index are rotated left by one, which takes two swaps. */
 static inline __attribute__((always_inline)) uint32_t pack_row_order_i4(uint32_t u)
 {
     uint32_t swap = (u ^ u >> 12) & 0xf0f0; /* half-bytes 1 and 4, 3 and 6 */

@@ -11,8 +11,8 @@
 #include "clients/tarnctl/tarnctl.h"
 
 /* Run `tarn-server --model PATH --inspect`, from the directory of this program or from PATH. The
- * report needs the loader, the kernels and the devices of the server that would load the model, with
- * its settings; tarnctl is linked with none of them. */
+ * report needs the loader, the kernels and the devices of the server that would load the model,
+ * with its settings; tarnctl is linked with none of them. */
 int models_inspect(const struct ctl_options *o);
 int models_download(const struct ctl_options *o);
 

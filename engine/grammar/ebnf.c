@@ -1,5 +1,5 @@
-/* ebnf.c - grammars as text, in two notations that differ in little: llama.cpp's GBNF (name ::= ...,
- * beginning with "root") and a part of Lark's (name: ..., beginning with "start").
+/* ebnf.c - grammars as text, in two notations that differ in little: llama.cpp's GBNF
+ * (name ::= ..., beginning with "root") and a part of Lark's (name: ..., beginning with "start").
  *
  *   "text"  [a-z]  .  ( ... )  a | b   a? a* a+ a{2} a{2,5}   # comment      both
  *   /regex/  "a".."z"  a~2..5  // comment                                     Lark

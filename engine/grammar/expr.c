@@ -127,6 +127,11 @@ uint32_t expr_seq(struct exprs *e, uint32_t a, uint32_t b)
     return add(e, (struct expr){.kind = EXPR_SEQ, .a = a, .b = b, .n_states = sum_of(e, a, b) - 1});
 }
 
+uint32_t expr_seq3(struct exprs *e, uint32_t a, uint32_t b, uint32_t c)
+{
+    return expr_seq(e, expr_seq(e, a, b), c);
+}
+
 uint32_t expr_alt(struct exprs *e, uint32_t a, uint32_t b)
 {
     if (a == EXPR_FAILED || b == EXPR_FAILED)
@@ -250,7 +255,7 @@ static uint32_t n_bytes_of(uint32_t code)
 }
 
 /* The byte sequences of the numbers from first to last, written as a byte with the bits `lead` set
- * and n continuation bytes: cut into parts whose bytes are ranges, each independent of the others. */
+ * and n continuation bytes: cut into parts whose bytes are independent ranges. */
 static uint32_t cut(struct exprs *e, uint32_t first, uint32_t last, uint32_t n, uint32_t lead)
 {
     uint32_t shift = 6 * n, mask = (1u << shift) - 1;

@@ -89,6 +89,7 @@ uint32_t expr_byte(struct exprs *e, const struct byte_set *set);
 uint32_t expr_text(struct exprs *e, const char *text, size_t len);
 uint32_t expr_cstr(struct exprs *e, const char *text);
 uint32_t expr_seq(struct exprs *e, uint32_t a, uint32_t b);
+uint32_t expr_seq3(struct exprs *e, uint32_t a, uint32_t b, uint32_t c);
 uint32_t expr_alt(struct exprs *e, uint32_t a, uint32_t b);
 uint32_t expr_repeat(struct exprs *e, uint32_t a, uint32_t min, uint32_t max);
 /* A character of the ranges [n], or, negated, any other one. Surrogates are no characters. */

@@ -1,9 +1,9 @@
 /* grammar.h - answers of a given form: JSON by a schema, a regular expression, a choice, a grammar.
  *
- * A grammar is compiled once and shared by requests. Each request has a run, which knows how far the
- * answer is, and gives the mask of tokens that may come next: those whose bytes go on with a text of
- * the grammar. The end-of-sequence ids are allowed where the text is complete. Masks are computed
- * when they are first needed and kept with the grammar.
+ * A grammar is compiled once and shared by requests. Each request has a run, which knows how far
+ * the answer is, and gives the mask of tokens that may come next: those whose bytes go on with a
+ * text of the grammar. The end-of-sequence ids are allowed where the text is complete. Masks are
+ * computed when they are first needed and kept with the grammar.
  *
  * A mask depends on the text so far alone, so an answer stays a function of logits, parameters and
  * seed (promise P1).
@@ -11,8 +11,8 @@
  * Owns    a vocabulary: trees of its tokens, which borrow the tokenizer's bytes. A grammar: counted
  *         references; it borrows the vocabulary.
  * Thread  any, each run one at a time.
- * Errors  ERR_INVALID with words: a faulty schema, expression or grammar; ERR_UNSUPPORTED: a feature
- *         by name; ERR_TOO_LARGE: a bound; ERR_NOMEM.
+ * Errors  ERR_INVALID with words: a faulty schema, expression or grammar; ERR_UNSUPPORTED: a
+ *         feature by name; ERR_TOO_LARGE: a bound; ERR_NOMEM.
  * Units   ids; words of 32 bits (engine/run/vocab_mask.h). */
 #ifndef TARN_ENGINE_GRAMMAR_GRAMMAR_H
 #define TARN_ENGINE_GRAMMAR_GRAMMAR_H

@@ -1,20 +1,18 @@
 /* json_schema.c - JSON schemas as expressions.
  *
- * What a schema asks for and this file cannot enforce is refused by name, so a finished answer is
- * always valid. Where the schema leaves a choice of spelling (order of properties, white space,
+ * A keyword that this file cannot enforce is refused by name, so a finished answer is always
+ * valid. Where the schema leaves a choice of spelling (order of properties, white space,
  * escapes), the expression has the usual ones only. */
-#include <ctype.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/hex.h"
 #include "engine/grammar/front.h"
 #include "engine/grammar/json_number.h"
 #include "engine/grammar/json_string.h"
 #include "engine/grammar/schema_merge.h"
+#include "engine/grammar/schema_read.h"
 
 #define DEPTH_MAX 200u
 #define REFS_MAX 4096u
@@ -60,11 +58,6 @@ static uint32_t text(struct reader *r, const char *t)
     return expr_cstr(r->e, t);
 }
 
-static uint32_t seq3(struct reader *r, uint32_t a, uint32_t b, uint32_t c)
-{
-    return expr_seq(r->e, expr_seq(r->e, a, b), c);
-}
-
 static uint32_t make_rule(struct reader *r, uint32_t x)
 {
     uint32_t rule = expr_new_rule(r->e);
@@ -91,7 +84,7 @@ static uint32_t space(struct reader *r)
 
 static uint32_t quoted(struct reader *r, uint32_t x)
 {
-    return seq3(r, text(r, "\""), x, text(r, "\""));
+    return expr_seq3(r->e, text(r, "\""), x, text(r, "\""));
 }
 
 static uint32_t any_string(struct reader *r)
@@ -227,7 +220,7 @@ static uint32_t read_number(struct reader *r, const struct json *j, bool is_inte
 /* A list of `items` with commas, min to max of them. */
 static uint32_t list(struct reader *r, uint32_t item, uint32_t min, uint32_t max)
 {
-    uint32_t comma = seq3(r, text(r, ","), space(r), item);
+    uint32_t comma = expr_seq3(r->e, text(r, ","), space(r), item);
     uint32_t some;
 
     if (max == 0)
@@ -239,8 +232,8 @@ static uint32_t list(struct reader *r, uint32_t item, uint32_t min, uint32_t max
 
 static uint32_t bracketed(struct reader *r, const char *open, uint32_t x, const char *close)
 {
-    return seq3(r, expr_seq(r->e, text(r, open), space(r)), x,
-                expr_seq(r->e, space(r), text(r, close)));
+    return expr_seq3(r->e, expr_seq(r->e, text(r, open), space(r)), x,
+                     expr_seq(r->e, space(r), text(r, close)));
 }
 
 static uint32_t read_prefix(struct reader *r, const struct json *prefix, uint32_t rest,
@@ -257,7 +250,7 @@ static uint32_t read_prefix(struct reader *r, const struct json *prefix, uint32_
         uint32_t item = read_schema(r, js_at(prefix, i));
         if (i >= max)
             continue;
-        x = seq3(r, i > 0 ? comma : expr_empty(r->e), item, x);
+        x = expr_seq3(r->e, i > 0 ? comma : expr_empty(r->e), item, x);
         if (i >= min)
             x = expr_repeat(r->e, x, 0, 1);
     }
@@ -302,7 +295,7 @@ static uint32_t read_array(struct reader *r, const struct json *j)
 
 static uint32_t pair(struct reader *r, uint32_t key, uint32_t value)
 {
-    return seq3(r, key, expr_seq(r->e, text(r, ":"), space(r)), value);
+    return expr_seq3(r->e, key, expr_seq(r->e, text(r, ":"), space(r)), value);
 }
 
 struct properties {
@@ -496,39 +489,10 @@ static uint32_t read_type(struct reader *r, const struct json *j, const char *ty
     return refuse(r, ERR_INVALID, "unknown type", type);
 }
 
-/* The type that a schema without one is about, by its keywords; NULL: any. */
-static const char *implied_type(const struct json *j)
-{
-    static const char *const rows[][2] = {{"properties", "object"},
-                                          {"required", "object"},
-                                          {"additionalProperties", "object"},
-                                          {"patternProperties", "object"},
-                                          {"minProperties", "object"},
-                                          {"maxProperties", "object"},
-                                          {"items", "array"},
-                                          {"prefixItems", "array"},
-                                          {"minItems", "array"},
-                                          {"maxItems", "array"},
-                                          {"pattern", "string"},
-                                          {"minLength", "string"},
-                                          {"maxLength", "string"},
-                                          {"format", "string"},
-                                          {"minimum", "number"},
-                                          {"maximum", "number"},
-                                          {"exclusiveMinimum", "number"},
-                                          {"exclusiveMaximum", "number"},
-                                          {"multipleOf", "number"}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (js_get(j, rows[i][0]))
-            return rows[i][1];
-    return NULL;
-}
-
 static uint32_t read_types(struct reader *r, const struct json *j)
 {
     const struct json *type = js_get(j, "type");
-    const char *implied = type ? NULL : implied_type(j);
+    const char *implied = type ? NULL : schema_implied_type(j);
     uint32_t x = expr_never(r->e);
 
     if (implied)
@@ -547,38 +511,12 @@ static uint32_t read_types(struct reader *r, const struct json *j)
     return x;
 }
 
-static bool has_type(const struct json *v, const char *type)
-{
-    static const struct {
-        enum js_type of;
-        const char *name;
-    } rows[] = {{JS_OBJECT, "object"}, {JS_ARRAY, "array"}, {JS_STRING, "string"},
-                {JS_INT, "integer"},   {JS_INT, "number"},  {JS_REAL, "number"},
-                {JS_BOOL, "boolean"},  {JS_NULL, "null"}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        if (rows[i].of == js_typeof(v) && strcmp(rows[i].name, type) == 0)
-            return true;
-    return js_is(v, JS_REAL) && strcmp(type, "integer") == 0 && floor(js_number(v)) == js_number(v);
-}
-
-/* Whether a value of an enumeration has one of the schema's types. */
-static bool fits_type(const struct json *v, const struct json *type)
-{
-    if (js_is(type, JS_STRING))
-        return has_type(v, js_string(type, NULL));
-    for (size_t i = 0; js_is(type, JS_ARRAY) && i < js_len(type); i++)
-        if (js_is(js_at(type, i), JS_STRING) && has_type(v, js_string(js_at(type, i), NULL)))
-            return true;
-    return type == NULL;
-}
-
 static uint32_t read_enum(struct reader *r, const struct json *j, const struct json *values)
 {
     uint32_t x = expr_never(r->e), n = 0;
 
     for (size_t i = 0; i < js_len(values) && !is_stopped(r); i++)
-        if (fits_type(js_at(values, i), js_get(j, "type"))) {
+        if (schema_fits_type(js_at(values, i), js_get(j, "type"))) {
             x = expr_alt(r->e, x, literal(r, js_at(values, i)));
             n++;
         }
@@ -613,37 +551,6 @@ static bool check_keywords(struct reader *r, const struct json *j)
     if (unique && !(js_is(unique, JS_BOOL) && !js_bool(unique)))
         return refuse(r, ERR_UNSUPPORTED, "not supported:", "uniqueItems") != EXPR_FAILED;
     return true;
-}
-
-/* The target of a reference "#/a/b" in the document; NULL: none. */
-static const struct json *resolve(const struct reader *r, const char *ref)
-{
-    const struct json *at = r->root;
-    char name[256];
-
-    if (*ref++ != '#')
-        return NULL;
-    while (at && *ref == '/') {
-        size_t n = 0;
-        for (ref++; *ref && *ref != '/' && n + 1 < sizeof name; ref++) {
-            char c = *ref;
-            if (c == '~' && (ref[1] == '0' || ref[1] == '1'))
-                c = *++ref == '0' ? '~' : '/';
-            else if (c == '%' && hex_value(ref[1]) >= 0 && hex_value(ref[2]) >= 0) {
-                c = (char)(hex_value(ref[1]) * 16 + hex_value(ref[2]));
-                ref += 2;
-            }
-            name[n++] = c;
-        }
-        name[n] = '\0';
-        at = js_is(at, JS_ARRAY)
-                 ? (isdigit((unsigned char)*name) && strtoul(name, NULL, 10) < js_len(at)
-                        ? js_at(at, strtoul(name, NULL, 10))
-                        : NULL)
-             : js_is(at, JS_OBJECT) ? js_get(at, name)
-                                    : NULL;
-    }
-    return *ref ? NULL : at;
 }
 
 /* The rule of a schema that a reference names; it may refer to itself. */
@@ -686,7 +593,8 @@ static const struct json *merged(struct reader *r, const struct json *a, const s
 static uint32_t read_ref(struct reader *r, const struct json *j)
 {
     const struct json *ref = js_get(j, "$ref");
-    const struct json *target = js_is(ref, JS_STRING) ? resolve(r, js_string(ref, NULL)) : NULL;
+    const struct json *target =
+        js_is(ref, JS_STRING) ? schema_resolve(r->root, js_string(ref, NULL)) : NULL;
 
     if (!target)
         return refuse(r, ERR_INVALID, "$ref names nothing in this document:",
@@ -707,7 +615,7 @@ static uint32_t read_all_of(struct reader *r, const struct json *j)
         const struct json *part = js_at(all, i);
         const struct json *ref = js_get(part, "$ref");
         if (js_is(ref, JS_STRING) && !schema_has_more(part, "$ref") &&
-            !(part = resolve(r, js_string(ref, NULL))))
+            !(part = schema_resolve(r->root, js_string(ref, NULL))))
             return refuse(r, ERR_INVALID,
                           "$ref names nothing in this document:", js_string(ref, NULL));
         m = merged(r, m, part, i == 0 ? "allOf" : "");

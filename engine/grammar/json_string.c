@@ -7,11 +7,6 @@
 #include "base/check.h"
 #include "base/utf8.h"
 
-static uint32_t seq3(struct exprs *e, uint32_t a, uint32_t b, uint32_t c)
-{
-    return expr_seq(e, expr_seq(e, a, b), c);
-}
-
 /* --- characters --- */
 
 static uint32_t hex_digits(struct exprs *e, uint32_t n)
@@ -33,13 +28,14 @@ static uint32_t one_of(struct exprs *e, const char *letters)
 /* \u and four digits; surrogates in pairs. */
 static uint32_t unicode_escape(struct exprs *e)
 {
-    uint32_t plain = expr_alt(e, expr_seq(e, one_of(e, "0123456789abcefABCEF"), hex_digits(e, 3)),
-                              seq3(e, one_of(e, "dD"), one_of(e, "01234567"), hex_digits(e, 2)));
-    uint32_t high = seq3(e, one_of(e, "dD"), one_of(e, "89abAB"), hex_digits(e, 2));
-    uint32_t low = seq3(e, one_of(e, "dD"), one_of(e, "cdefCDEF"), hex_digits(e, 2));
+    uint32_t plain =
+        expr_alt(e, expr_seq(e, one_of(e, "0123456789abcefABCEF"), hex_digits(e, 3)),
+                 expr_seq3(e, one_of(e, "dD"), one_of(e, "01234567"), hex_digits(e, 2)));
+    uint32_t high = expr_seq3(e, one_of(e, "dD"), one_of(e, "89abAB"), hex_digits(e, 2));
+    uint32_t low = expr_seq3(e, one_of(e, "dD"), one_of(e, "cdefCDEF"), hex_digits(e, 2));
 
     return expr_seq(e, expr_cstr(e, "\\u"),
-                    expr_alt(e, plain, seq3(e, high, expr_cstr(e, "\\u"), low)));
+                    expr_alt(e, plain, expr_seq3(e, high, expr_cstr(e, "\\u"), low)));
 }
 
 uint32_t front_character(struct exprs *e)

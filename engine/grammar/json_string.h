@@ -14,8 +14,8 @@
 
 /* A character of a string, escaped in any way that JSON knows; surrogates in pairs. */
 uint32_t front_character(struct exprs *e);
-/* A regular expression for texts of a format such as "date-time", a part of them where the format is
- * very wide ("uri"). NULL: the format is not known, and says nothing then. */
+/* A regular expression for texts of a format such as "date-time", a part of them where the format
+ * is very wide ("uri"). NULL: the format is not known, and says nothing then. */
 const char *front_format_regex(const char *format);
 /* The characters, without escapes, of a key that is none of names [n]; sorts them. */
 uint32_t front_other_key(struct exprs *e, const char **names, size_t n);

@@ -1,5 +1,5 @@
-/* regex.c - regular expressions in the notation that JSON schemas use (ECMA-262), without what needs
- * more than a finite machine: look-around, back references, word boundaries. */
+/* regex.c - regular expressions in the notation that JSON schemas use (ECMA-262), without what
+ * needs more than a finite machine: look-around, back references, word boundaries. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -88,8 +88,8 @@ static uint32_t build_repeat(struct builder *b, const struct expr *x, uint32_t n
     return s;
 }
 
-/* The first state of expression x, which goes on in state `next`. Front ends nest long sequences and
- * lists of alternatives to the left, where this function does not recurse. */
+/* The first state of expression x, which goes on in state `next`. Front ends nest long sequences
+ * and lists of alternatives to the left, where this function does not recurse. */
 static uint32_t build(struct builder *b, uint32_t x, uint32_t next, uint32_t depth)
 {
     uint32_t others = NOT_BUILT; /* alternatives so far; they go on in `alt_next` */

@@ -18,8 +18,8 @@ struct checkpoint;
 NODISCARD enum status checkpoint_open(struct checkpoint **out, const char *path, struct buf *why);
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 /* Find a tensor; NULL: absent. Checkpoints of a model without output layer (LlamaModel instead of
- * LlamaForCausalLM) leave out the "model." at the beginning of all names, and those of encoders may leave out "bert." or
- * "roberta.". */
+ * LlamaForCausalLM) leave out the "model." at the beginning of all names, and those of encoders may
+ * leave out "bert." or "roberta.". */
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 /* As safetensors_file(), for a tensor without a codec. */
 NODISCARD enum status checkpoint_file(struct checkpoint *c, const struct tensor *t, int *fd,

@@ -38,12 +38,12 @@ bool hub_name_parse(const char *text, struct hub_name *out);
 /* Whether a path is relative and stays below its directory: no empty part, none that begins with
  * "..", or is ".", no backslash and no control character. */
 bool hub_is_inside(const char *path);
-/* Whether a name given by a user means this file: its path or last part, or, if it does not end with
- * ".gguf", a part of them in any case, as Q4_K_M does. "" means every file. Files with
+/* Whether a name given by a user means this file: its path or last part, or, if it does not end
+ * with ".gguf", a part of them in any case, as Q4_K_M does. "" means every file. Files with
  * "mmproj" in their name (of images) are meant by their whole name only. */
 bool hub_fits(const char *path, const char *wanted);
-/* Whether the file is a later part of a split GGUF model (NAME-00002-of-00005.gguf), which the first
- * part finds by itself. */
+/* Whether the file is a later part of a split GGUF model (NAME-00002-of-00005.gguf), which the
+ * first part finds by itself. */
 bool hub_is_later_part(const char *path);
 /* Whether both files are parts of one split GGUF model. */
 bool hub_is_same_split(const char *a, const char *b);
@@ -53,8 +53,8 @@ void hub_cache_root(char root[HUB_PATH_BYTES_MAX]);
 /* Append the directory of a model in the cache to *path, whether or not there is one. */
 NODISCARD enum status hub_repo_path(const struct hub_name *h, struct buf *path);
 
-/* Append what model_config_load() takes to *path. `name` is a directory with config.json or with one
- * GGUF file, a GGUF file, or org/name[@revision][:FILE] in the cache. */
+/* Append what model_config_load() takes to *path. `name` is a directory with config.json or with
+ * one GGUF file, a GGUF file, or org/name[@revision][:FILE] in the cache. */
 NODISCARD enum status hub_resolve(const char *name, struct buf *path, struct buf *why);
 /* Whether hub_resolve() finds the name, and all files of weights that its index lists are there. A
  * download that was cut short leaves a directory without some of them. */

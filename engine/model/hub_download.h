@@ -1,10 +1,10 @@
 /* hub_download.h - gets a model from a hub (huggingface.co or HF_ENDPOINT) into the local Hugging
- * Face cache, as huggingface_hub does: blobs named by their checksums, snapshots with links to them,
- * refs, and locks that both programs respect.
+ * Face cache, as huggingface_hub does: blobs named by their checksums, snapshots with links to
+ * them, refs, and locks that both programs respect.
  *
- * A file is written to blobs/CHECKSUM.incomplete and gets its name when size and checksum are right;
- * a download that was cut, killed or stopped continues from there. The ref is written last. Free
- * space is checked before the first byte.
+ * A file is written to blobs/CHECKSUM.incomplete and gets its name when size and checksum are
+ * right; a download that was cut, killed or stopped continues from there. The ref is written last.
+ * Free space is checked before the first byte.
  *
  * Owns    nothing after the call.
  * Thread  one for each call; several processes may download the same model at once.
@@ -40,8 +40,8 @@ struct hub_download {
     void *arg;
 };
 
-/* Append the directory of the snapshot to *path (which may be NULL). Files that are here already are
- * not downloaded again. */
+/* Append the directory of the snapshot to *path (which may be NULL). Files that are here already
+ * are not downloaded again. */
 NODISCARD enum status hub_download(const struct hub_download *d, struct buf *path, struct buf *why);
 
 #endif

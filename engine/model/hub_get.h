@@ -1,14 +1,15 @@
 /* hub_get.h - GET from a hub of models: with its token, redirects, and attempts after failures.
  *
- * The token goes to the hub's own host only, and only by https or to this machine itself: a redirect
- * to another host, as to the stores in which a hub keeps large files, is followed without it. A
- * redirect from https to http is refused. No message has the token or the signed address of a store.
+ * The token goes to the hub's own host only, and only by https or to this machine itself: a
+ * redirect to another host, as to the stores in which a hub keeps large files, is followed without
+ * it. A redirect from https to http is refused. No message has the token or the signed address of a
+ * store.
  *
  * Owns    the loop of calls until hub_close().
  * Thread  one; `stop` may be set by any thread or signal handler.
- * Errors  ERR_UNAUTHORIZED 401 and 403; ERR_NOT_FOUND 404; ERR_CANCELLED after `stop`; ERR_TOO_LARGE
- *         more bytes than wanted; ERR_UNAVAILABLE a hub that fails again and again; ERR_INVALID an
- *         answer against the rules; errors of the sink.
+ * Errors  ERR_UNAUTHORIZED 401 and 403; ERR_NOT_FOUND 404; ERR_CANCELLED after `stop`;
+ *         ERR_TOO_LARGE more bytes than wanted; ERR_UNAVAILABLE a hub that fails again and again;
+ *         ERR_INVALID an answer against the rules; errors of the sink.
  * Units   bytes, milliseconds. */
 #ifndef TARN_ENGINE_MODEL_HUB_GET_H
 #define TARN_ENGINE_MODEL_HUB_GET_H

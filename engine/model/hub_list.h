@@ -2,8 +2,8 @@
  *
  * Reads the answer of GET /api/models/ORG/NAME/revision/REVISION?blobs=true: `sha`, and `siblings`
  * with `rfilename`, `size`, `blobId` (git's name of the content) and, for large files,
- * `lfs.sha256`. All of it is hostile: a path that could leave its directory, a size or checksum that
- * is none and too many files end with an error.
+ * `lfs.sha256`. All of it is hostile: a path that could leave its directory, a size or checksum
+ * that is none and too many files end with an error.
  *
  * Owns    the parsed answer until hub_list_fini().
  * Thread  any.

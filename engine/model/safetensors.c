@@ -1,11 +1,8 @@
 #include "engine/model/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -386,17 +383,9 @@ enum status safetensors_file(struct safetensors *st, const struct tensor *t, int
                              uint64_t *offset, struct buf *why)
 {
     struct shard *sh = &st->shards[t->file];
-    struct stat found;
+    enum status s = sh->fd < 0 ? mapfile_reopen(&sh->file, sh->path, &sh->fd, why) : OK;
 
-    if (sh->fd < 0) {
-        sh->fd = open(sh->path, O_RDONLY | O_CLOEXEC);
-        if (sh->fd < 0)
-            return buf_why(why, ERR_IO, "cannot open %s: %s", sh->path, strerror(errno));
-        if (fstat(sh->fd, &found) != 0 || (uint64_t)found.st_ino != sh->file.ino ||
-            (uint64_t)found.st_dev != sh->file.dev)
-            return buf_why(why, ERR_IO, "%s was exchanged while it was read", sh->path);
-    }
     *fd = sh->fd;
     *offset = (uint64_t)((const unsigned char *)t->data - sh->file.data);
-    return OK;
+    return s;
 }

@@ -5,10 +5,10 @@
  * layers' products the requested type, and the embedding and the output layer 8 bits: a tied model
  * has both in one packed weight. Norms and biases stay f32.
  *
- * As stored, the tensors that fill a weight decide its type, and the embedding's its own. Codes with
- * a scale and an offset per group become A8 or A4, with the numbers of the file. Tensors quantized
- * in another way become I8 in groups of 32. Plain floats keep the float type, as does a weight that
- * mixes them with quantized tensors.
+ * As stored, the tensors that fill a weight decide its type, and the embedding's its own. Codes
+ * with a scale and an offset per group become A8 or A4, with the numbers of the file. Tensors
+ * quantized in another way become I8 in groups of 32. Plain floats keep the float type, as does a
+ * weight that mixes them with quantized tensors.
  *
  * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
@@ -80,7 +80,8 @@ NODISCARD enum status weights_load(struct weights *w, const struct weights_confi
 /* Read the type in which the checkpoint stores the embedding table; BF16 for a quantized one. */
 NODISCARD enum status weights_stored_dtype(const struct model_config *m, const char *dir,
                                            enum dtype *out, struct buf *why);
-/* Parse "auto" (as stored), "none", "int8" or "int4"; group is 32, 128, or 0 for the default of that type. */
+/* Parse "auto" (as stored), "none", "int8" or "int4"; group is 32, 128, or 0 for the default of
+ * that type. */
 NODISCARD enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
                                          struct buf *why);
 void weights_free(struct weights *w); /* also fine on a zeroed struct */

@@ -83,7 +83,7 @@ struct coded_rows {
 };
 struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32_t n_rows,
                                      unsigned char *memory);
-/* weights_check_rows() for codes: the count is of elements whose scale or offset is no finite f16. */
+/* weights_check_rows() for codes: the count is of elements whose scale or offset is not finite. */
 void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
                          const struct coded_rows *rows, uint32_t n_rows);
 
@@ -96,8 +96,8 @@ static inline uint32_t weights_n_code_groups(const struct job *job)
     return (job->k - 1) / job->tensor->code_group + 1;
 }
 
-/* Bytes of one row as the loader reads it: decoded, where the tensor has a codec; of a dummy tensor,
- * as if it were stored in job->dtype. Coded rows are multiples of 4 bytes. */
+/* Bytes of one row as the loader reads it: decoded, where the tensor has a codec; of a dummy
+ * tensor, as if it were stored in job->dtype. Coded rows are multiples of 4 bytes. */
 static inline size_t weights_source_row_bytes(const struct job *job)
 {
     if (weights_is_coded(job))

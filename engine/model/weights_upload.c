@@ -5,8 +5,8 @@
  * is copied to the device; meanwhile the next pieces are read and the previous ones copied. Rows
  * that already have the device's layout are copied from the first buffer. Both buffers are pinned,
  * so the device reads them itself. Rows of a tensor with a codec are decoded from the mapped file
- * into the first buffer by the host threads. All buffers together have 2 N_SLOTS PIECE_BYTES, or more if
- * CHUNK_ROWS rows are larger than a piece. */
+ * into the first buffer by the host threads. All buffers together have 2 N_SLOTS PIECE_BYTES, or
+ * more if CHUNK_ROWS rows are larger than a piece. */
 #include <stdlib.h>
 #include <string.h>
 

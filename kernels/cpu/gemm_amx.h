@@ -253,8 +253,8 @@ ALWAYS_INLINE void amx_unpack(enum dtype t, const struct weight *w, const unsign
     }
 }
 
-/* sum[r] += (float)c[r] * scale, then += q[r] * offset with the group's sums q of affine types. Rows
- * beyond those in use have arbitrary values. */
+/* sum[r] += (float)c[r] * scale, then += q[r] * offset with the group's sums q of affine types.
+ * Rows beyond those in use have arbitrary values. */
 ALWAYS_INLINE void amx_int_scale(bool affine, vf *sum, const int32_t *c,
                                  const unsigned char *scales, const float *q)
 {

@@ -1,8 +1,8 @@
 /* gemm_int.h - products with quantized weights by dot products of four bytes.
  *
  * The slot of a group of rows: scale[rows], then start[groups of K][rows], then, for affine types,
- * sums[groups of K][rows], then quads[ceil(K/8) * 2][rows][4]. The dot-product instruction wants one
- * operand unsigned, so weights are stored as u with a zero o of 128 (i8) or 8 (i4):
+ * sums[groups of K][rows], then quads[ceil(K/8) * 2][rows][4]. The dot-product instruction wants
+ * one operand unsigned, so weights are stored as u with a zero o of 128 (i8) or 8 (i4):
  *   sum of q * (u - o) = sum of q * u - o * sum of q
  * Each sum over a group of K starts at `start`, which is the last term. For codes o is 0; where
  * v_dot_i8() subtracts 128 itself, the start adds it again. `sums` are the sums of q. */

@@ -27,11 +27,11 @@
  *   V  row of words 4c + s (tokens 8c + 2s, 8c + 2s + 1), dims 4g .. 4g + 3: column g of four mma.
  *      So a lane ends up with dims 8c .. 8c + 7 of each 32, for queries g and g + 8
  *
- * KV of one byte has the same layout without pairs: K is [d][32 tokens], V is [32 tokens][d]. A lane
- * reads 4 bytes of two neighbouring rows where it would read 16 of words, and makes the words of
- * them: numbers of one byte are exact in bf16. Products are multiplied by the keys' scales, and p,
- * once summed, by the values'. Elements are always finite, so values need no selection, but scales
- * that a query does not see do.
+ * KV of one byte has the same layout without pairs: K is [d][32 tokens], V is [32 tokens][d]. A
+ * lane reads 4 bytes of two neighbouring rows where it would read 16 of words, and makes the words
+ * of them: numbers of one byte are exact in bf16. Products are multiplied by the keys' scales, and
+ * p, once summed, by the values'. Elements are always finite, so values need no selection, but
+ * scales that a query does not see do.
  *
  * Owns    nothing.
  * Thread  device code; all 32 lanes of a warp call attn_tile_* together.

@@ -57,8 +57,8 @@ static __device__ __forceinline__ void f32_copy_weights(float (*dst)[F32_STRIDE]
     }
 }
 
-/* Grid (ceil(N / 16 NN), ceil(T / 16 NT)), 16 x 16 threads; with experts, y is the number of a tile.
- * A thread computes outputs x + 16 i of
+/* Grid (ceil(N / 16 NN), ceil(T / 16 NT)), 16 x 16 threads; with experts, y is the number of a
+ * tile. A thread computes outputs x + 16 i of
  * rows y + 16 j, each as one chain over K. */
 template <int NN, int NT, bool EXPERTS>
 static __global__ void __launch_bounds__(F32_SIDE *F32_SIDE)

@@ -164,8 +164,8 @@ static __device__ __forceinline__ void add_scaled(float sum[4], const float grou
 
 /* --- scales of one row for one chunk of K; for affine types pairs with offsets --- */
 
-/* Whether scales are loaded for one step, not for a chunk: four pairs would need more registers than
- * there are beside the sums. */
+/* Whether scales are loaded for one step, not for a chunk: four pairs would need more registers
+ * than there are beside the sums. */
 template <enum dtype W, int GROUP>
 static __host__ __device__ constexpr bool scales_by_step(void)
 {
@@ -391,8 +391,8 @@ static __host__ __device__ constexpr int narrow_blocks(void)
 }
 
 /* Grid (ceil(N / 16 MT), ceil(T / 8 NT)), GEMM_SPLITS warps. A block computes 16 MT outputs of 8 NT
- * rows, each warp one range of K. With experts, y is the number of a tile. A warp loads the weights of the next PART steps while it computes
- * the current ones. */
+ * rows, each warp one range of K. With experts, y is the number of a tile. A warp loads the weights
+ * of the next PART steps while it computes the current ones. */
 template <enum dtype W, int GROUP, int MT, int NT, bool EXPERTS = false>
 static __global__ void __launch_bounds__(GEMM_SPLITS *WARP, (narrow_blocks<W, MT, NT>()))
 narrow_kernel(struct product p)

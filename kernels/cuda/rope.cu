@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(struct rope_kv_
         store_v<TYPE>(&p, r, rest % n_heads, b % g.v_chunks * V_DIMS);
 }
 
-/* One head of K or V of one row as bytes, by one warp. Elements are read twice, rather than kept. */
+/* One head of K or V of one row as bytes, by one warp. Elements are read twice. */
 template <enum dtype TYPE>
 static __device__ __forceinline__ void store_scaled(const struct rope_kv_params *p, uint32_t row,
                                                     uint32_t head, int v)

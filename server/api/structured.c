@@ -32,7 +32,7 @@ struct structured {
     uint64_t n_uses;
 };
 
-/* What a request asks for. */
+/* The form that a request asks for. */
 struct wish {
     enum grammar_kind kind;
     const struct json *source;

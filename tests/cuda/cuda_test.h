@@ -37,9 +37,9 @@ uint32_t random_below(uint32_t n);
 void quantize_rows(const struct weight *w, uint32_t n0, const float *x, uint32_t n_rows);
 void seed_random(uint64_t seed);
 
-/* Pack rows of floats to rows from n0 on of a quantized weight: by pack_quantize_rows(), or to codes
- * between the least and the largest element of a group, where NaN and inf give the scale NaN. Any
- * thread. */
+/* Pack rows of floats to rows from n0 on of a quantized weight: by pack_quantize_rows(), or to
+ * codes between the least and the largest element of a group, where NaN and inf give the scale NaN.
+ * Any thread. */
 void quantize_rows(const struct weight *w, uint32_t n0, const float *x, uint32_t n_rows);
 
 /* Copy host memory to the device. `host` NULL: fill with 0xff (NaN floats, huge ids), so that

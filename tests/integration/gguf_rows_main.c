@@ -3,8 +3,9 @@
  *   tarn-gguf-rows MODEL TENSOR OUT_FILE
  *
  * OUT_FILE gets the rows as raw little-endian float32; behind them, where the code is one of whole
- * numbers with scale and offset per group, all codes (u8), scales and offsets (float32). stdout gets
- * "rows K code_bits code_group". A test program: decoders in other languages are compared with it. */
+ * numbers with scale and offset per group, all codes (u8), scales and offsets (float32). stdout
+ * gets "rows K code_bits code_group". A test program: decoders in other languages are compared with
+ * it. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -182,11 +182,18 @@ def quantized_and_gguf_models_name_their_codes() -> None:
             assert found["format"] == "gguf" and found["path"] == str(gguf), found
             assert found["files"] == 1 and found["file_bytes"] == gguf.stat().st_size
             assert any(s["type"].lower() == "q8_0" for s in found["stored"]), found
-        # Only the name of the file says whether it is one of several.
-        odd = Path(name) / "parts-00001-of-00002.d"
-        gguf.parent.rename(odd)
-        found = report(odd / gguf.name)
-        assert found["files"] == 1 and found["file_bytes"] > 0, found
+        # The name of the file alone says that it is one of several, in any directory.
+        part = Path(name) / "g-00001-of-00002.d" / "m-00001-of-00001.gguf"
+        part.parent.mkdir()
+        gguf.rename(part)
+        before = Path.cwd()
+        try:
+            os.chdir(part.parent)
+            for path in (part, part.name):
+                found = report(path)
+                assert found["files"] == 1 and found["file_bytes"] > 0, (path, found)
+        finally:
+            os.chdir(before)
 
 
 def mixtures_and_encoders_are_told_apart() -> None:

@@ -11,6 +11,8 @@
 #define N_VOCAB 300u
 #define N_PROMPT 9u
 #define N_COMPANY 5u
+#define N_TRIES 2000u
+#define BLOCK_BYTES (2u * 2 * 2 * 12 * 32 * 2) /* of the small Llama: 2 layers, 2 KV heads of 12 */
 #ifdef TEST_ON_GPU
 #define N_OUT 4u
 #define N_PROMPTS 2u
@@ -22,21 +24,26 @@
 static struct engine_test t;
 static const struct vocab_rules no_rules;
 
+static void configure(struct engine_config *c)
+{
+    engine_config_init(c);
+#ifdef TEST_ON_GPU
+    c->device = "cuda";
+#endif
+    c->profile_cost = false;
+    c->batch_invariant = true;
+    c->n_threads = 1;
+    c->max_num_seqs = N_COMPANY;
+    c->max_model_len = 64;
+    c->kv_bytes = (uint64_t)4 << 20;
+}
+
 static int open_engine(void **state)
 {
     struct engine_config c;
 
     (void)state;
-    engine_config_init(&c);
-#ifdef TEST_ON_GPU
-    c.device = "cuda";
-#endif
-    c.profile_cost = false;
-    c.batch_invariant = true;
-    c.n_threads = 1;
-    c.max_num_seqs = N_COMPANY;
-    c.max_model_len = 128;
-    c.kv_bytes = (uint64_t)4 << 20;
+    configure(&c);
     engine_test_open(&t, NULL, &c);
     return 0;
 }
@@ -154,6 +161,45 @@ static void company_does_not_change_a_bit(void **state)
     assert_memory_equal(want, got, sizeof want);
 }
 
+#ifndef TEST_ON_GPU /* an answer on the emulated GPU is too short for a preemption */
+/* The pool has room for three blocks, and each of two answers needs two. A bad word's beginning was
+ * generated before the preemption. */
+static void preemptions_do_not_change_a_bit(void **state)
+{
+    struct out_token plain[N_OUT], want[N_OUT], got[N_OUT], other[N_OUT];
+    struct engine_test usual = t;
+    struct engine_config c;
+    struct engine_stats st;
+
+    (void)state;
+    answer(4, 1.5f, &no_rules, plain);
+    uint32_t ids[N_OUT], ends[N_OUT / 2];
+    for (uint32_t i = 0; i < N_OUT; i++)
+        ids[i] = plain[i].id;
+    for (uint32_t i = 0; i < N_OUT / 2; i++)
+        ends[i] = 2 * (i + 1);
+    struct vocab_rules rules = {NULL, N_OUT / 2, ends, ids};
+    answer(4, 1.5f, &rules, want);
+    assert_memory_not_equal(plain, want, sizeof want);
+    configure(&c);
+    c.kv_bytes = 3 * BLOCK_BYTES;
+    c.prefix_caching = false;
+    c.mlfq_variant = "tarn"; /* by default the second request waits for the first */
+    engine_test_open(&t, NULL, &c);
+    uint32_t n_tries = 0;
+    do { /* on a slow machine the first may end before the second is submitted */
+        struct request *first = submit(6, 0, &no_rules), *second = submit(4, 1.5f, &rules);
+        keep(first, other);
+        keep(second, got);
+        assert_memory_equal(want, got, sizeof want);
+        engine_stats(t.engine, &st);
+    } while (st.n_preemptions == 0 && ++n_tries < N_TRIES);
+    assert_true(st.n_preemptions > 0);
+    engine_test_close(&t);
+    t = usual;
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -161,6 +207,9 @@ int main(void)
         cmocka_unit_test(a_rule_that_allows_all_ids_changes_no_bit),
         cmocka_unit_test(the_end_of_a_bad_word_does_not_follow_its_beginning),
         cmocka_unit_test(company_does_not_change_a_bit),
+#ifndef TEST_ON_GPU
+        cmocka_unit_test(preemptions_do_not_change_a_bit),
+#endif
     };
     return cmocka_run_group_tests(tests, open_engine, close_engine);
 }

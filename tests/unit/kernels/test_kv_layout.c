@@ -12,8 +12,8 @@
 
 enum { N_BLOCKS = 3, N_LAYERS = 2, N_HEADS = 2 };
 
-/* Every valid layout of 32 tokens: three float types, int8 in three groups and fp8 in two, 16 orders
- * each. */
+/* Every valid layout of 32 tokens: three float types, int8 in three groups and fp8 in two, 16
+ * orders each. */
 static uint32_t all_layouts(struct kv_layout *out)
 {
     static const struct {

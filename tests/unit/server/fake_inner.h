@@ -1,5 +1,5 @@
-/* fake_inner.h - what the parts of the fake engine share: fake_engine.c runs requests, fake_text.c is
- * tokenizer and template, fake_cache.c invents figures and answers about the cache.
+/* fake_inner.h - what the parts of the fake engine share: fake_engine.c runs requests, fake_text.c
+ * is tokenizer and template, fake_cache.c invents figures and answers about the cache.
  *
  * Owns    as fake_engine.h.
  * Thread  as fake_engine.h.

@@ -1,5 +1,5 @@
-/* test_grammar_hostile.c - schemas, expressions and grammars that try to take all memory or time, or
- * to read behind their text: each ends, refused by name or made. */
+/* test_grammar_hostile.c - schemas, expressions and grammars that try to take all memory or time,
+ * or to read behind their text: each ends, refused by name or made. */
 #include "tests/unit/test.h"
 
 #include <stdlib.h>

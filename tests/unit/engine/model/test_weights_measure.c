@@ -1,5 +1,5 @@
-/* test_weights_measure.c - a measurement says what a load takes: for each golden model, quantization
- * and kind of device, in bytes and parameters. */
+/* test_weights_measure.c - a measurement says what a load takes: for each golden model,
+ * quantization and kind of device, in bytes and parameters. */
 #include "tests/unit/test.h"
 
 #include <glob.h>

@@ -1,5 +1,5 @@
-/* test_weights_stored.c - quantized checkpoints as they are stored: which type each weight gets, and
- * that it holds the numbers of the file. */
+/* test_weights_stored.c - quantized checkpoints as they are stored: which type each weight gets,
+ * and that it holds the numbers of the file. */
 #include "tests/unit/test.h"
 
 #include <math.h>

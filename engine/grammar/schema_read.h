@@ -1,0 +1,21 @@
+/* schema_read.h - inside of engine/grammar: what a JSON schema says, before it is an expression.
+ *
+ * Owns    nothing; results are borrowed from the schema.
+ * Thread  one at a time per document.
+ * Errors  NULL: the schema has no such thing.
+ * Units   none. */
+#ifndef TARN_ENGINE_GRAMMAR_SCHEMA_READ_H
+#define TARN_ENGINE_GRAMMAR_SCHEMA_READ_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+
+/* The type that a schema without `type` is about, by its keywords; NULL: any. */
+const char *schema_implied_type(const struct json *j);
+/* Whether a value has the type, or one of a list of types; NULL: any value has. */
+bool schema_fits_type(const struct json *v, const struct json *type);
+/* The part of a document that a reference such as "#/a/b" names; NULL: none. */
+const struct json *schema_resolve(const struct json *root, const char *ref);
+
+#endif
