@@ -81,6 +81,22 @@ static bool is_once(const char *marker)
     return marker[0] && marker[1] && !strchr(marker + 1, marker[0]);
 }
 
+/* *out: the form (NULL: none) or the calls. */
+static enum status read_form(struct exprs *e, const struct json *form, uint32_t calls,
+                             uint32_t *out, struct buf *why)
+{
+    uint32_t x = calls;
+    enum status s = OK;
+
+    if (js_is(form, JS_BOOL))
+        x = front_json_object(e);
+    else if (form)
+        s = front_json_schema(e, form, &x, why);
+    if (s == OK)
+        *out = form ? expr_alt(e, x, calls) : calls;
+    return s;
+}
+
 enum status front_calls(struct exprs *e, const struct json *source, uint32_t *out, struct buf *why)
 {
     const struct json *calls = js_get(source, "calls");
@@ -108,6 +124,5 @@ enum status front_calls(struct exprs *e, const struct json *source, uint32_t *ou
     x = expr_seq(e, x, expr_cstr(e, text_of(source, "close")));
     if (is_on(source, "free"))
         x = expr_seq(e, text_without(e, marker), expr_alt(e, expr_empty(e), x));
-    *out = x;
-    return OK;
+    return read_form(e, js_get_set(source, "form"), x, out, why);
 }

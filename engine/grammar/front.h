@@ -34,13 +34,13 @@ NODISCARD enum status front_choice(struct exprs *e, const struct json *list, uin
                                    struct buf *why);
 /* Calls of tools, by an object that the server made:
  *
- *   {"marker", "gap", "open", "separator", "close", "free", "many",
+ *   {"marker", "gap", "open", "separator", "close", "free", "many", "form",
  *    "calls": [{"name", "begin", "schema", "end"}]}
  *
  * The text is marker, perhaps gap, open, a call, with `many` more calls behind separators, close. A
  * call is begin, a value by the schema (none: any object), end. With `free` all of that is
  * optional, and a text without the marker, whose first byte comes in the marker once, may precede
- * it. */
+ * it. A value by the schema `form` (true: any object) may come instead. */
 NODISCARD enum status front_calls(struct exprs *e, const struct json *source, uint32_t *out,
                                   struct buf *why);
 /* Rules `name ::= ...` (GBNF; the first is "root") or `name: ...` (Lark; the first is "start"). */

@@ -162,7 +162,9 @@ struct json *tool_format_grammar(const struct tool_format *f, const struct tool_
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(rows); i++)
         s = set_text(g, rows[i].key, rows[i].text);
     if (s == OK)
-        s = js_set(g, "free", js_new_bool(w->is_free));
+        s = js_set(g, "free", js_new_bool(w->is_free && !w->form));
+    if (s == OK && w->form)
+        s = js_set(g, "form", js_copy_deep(w->form));
     if (s == OK)
         s = js_set(g, "many", js_new_bool(w->many));
     if (s == OK)

@@ -43,7 +43,10 @@ const struct tool_format *tool_format_find(const char *name, const struct chat_t
 struct tool_wish {
     const struct json *tools; /* the request's, checked */
     const char *only;         /* the one function that may be called; NULL: each */
-    bool is_free;             /* text without calls may come, or precede them; needs a marker */
+    const struct json *form;  /* instead of calls: a value by this schema, or, of `true`, any
+                                 object; NULL: none */
+    bool is_free;             /* text without calls may come, or precede them; without a form, needs
+                                 a marker */
     bool many;                /* several calls */
 };
 

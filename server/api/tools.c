@@ -211,6 +211,20 @@ static enum status make_grammar(struct grammar **out, const struct tools_use *u,
     return s;
 }
 
+/* The value that response_format asks for: a schema, or true; NULL: none. */
+static struct json *form_of(const struct json *body)
+{
+    const struct json *format = js_get_set(body, "response_format");
+    struct json *schema = js_get(js_get(format, "json_schema"), "schema");
+    const char *type;
+
+    if (js_read_cstr(js_get(format, "type"), "", &type, NULL) != OK)
+        return NULL;
+    if (strcmp(type, "json_object") == 0)
+        return js_new_bool(true);
+    return strcmp(type, "json_schema") == 0 && js_is(schema, JS_OBJECT) ? js_ref(schema) : NULL;
+}
+
 static enum status begin_use(struct tools_use *u, struct grammar **grammar,
                              struct stopping *stopping, const struct server *srv,
                              const struct json *body, struct tool_wish *w, struct buf *why)
@@ -224,18 +238,21 @@ static enum status begin_use(struct tools_use *u, struct grammar **grammar,
         return buf_why(why, ERR_UNSUPPORTED,
                        "tools: how this model writes calls is not known from its chat template; "
                        "say it with --tool-call-parser, or send tool_choice \"none\"");
-    if (*grammar)
-        return buf_why(
-            why, ERR_UNSUPPORTED,
-            "tools: an answer of a given form has no calls of tools; leave out the form, "
-            "or send tool_choice \"none\"");
+    if (*grammar && !w->form)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "tools: of the forms of answers, only response_format goes with tools; "
+                       "leave out the form, or send tool_choice \"none\"");
+    grammar_unref(*grammar);
+    *grammar = NULL;
+    if (!w->is_free)
+        w->form = NULL; /* the answer is calls */
     u->format = srv->tool_format;
     u->n_calls_max = parallel && !w->only ? TOOLS_MAX : 1;
     u->short_ids = srv->chat_traits.short_call_ids;
     w->many = parallel && !w->only;
     show_words(stopping, srv, u->format);
     /* Without a marker, text and calls cannot be told apart before the whole answer is there. */
-    if (!w->is_free || (u->format->marker[0] && (any_strict(w->tools) || !parallel)))
+    if (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel)))
         s = make_grammar(grammar, u, w, stopping, srv, why);
     return s;
 }
@@ -259,7 +276,11 @@ enum status tools_read(struct tools_use *u, struct grammar **grammar, struct sto
     w.is_free = kind == CHOOSE_AUTO;
     if (s != OK || kind == CHOOSE_NONE)
         return s;
-    return begin_use(u, grammar, stopping, srv, body, &w, why);
+    struct json *form = form_of(body);
+    w.form = form;
+    s = begin_use(u, grammar, stopping, srv, body, &w, why);
+    js_unref(form);
+    return s;
 }
 
 void tools_use_fini(struct tools_use *u)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test
@@ -20,7 +21,13 @@ NOT_OURS = {"service_tier", "obfuscation"}
 # Maps whose keys are data.
 FREE_MAPS = {"top_logprobs"}
 
+TOOLS_TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m in messages %}{{ m.role }}: "
+    "{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}\n"
+    "{% endfor %}")
+
 SERVER: Server
+TOOLS_SERVER: Server  # with a template that knows tools
 Shape = dict[str, tuple[set[str], set[str]]]  # path -> keys seen, keys always there
 
 
@@ -106,6 +113,33 @@ def logprobs_fit_the_schema() -> None:
     assert set(token["top_logprobs"][0]) == {"token", "logprob", "bytes"}
 
 
+def calls_of_tools_fit() -> None:
+    ask = chat(tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required",
+               parallel_tool_calls=False, max_tokens=200)
+    whole = TOOLS_SERVER.post("/v1/chat/completions", ask)
+    function = whole["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert function["name"] == "f" and json.loads(function["arguments"]) == {}, whole
+    compare([whole], recorded("chat_completions", False))
+    compare(TOOLS_SERVER.stream("/v1/chat/completions", ask)[0], recorded("chat_completions", True))
+
+
+def recorded_requests_with_tools_are_read() -> None:
+    """Their schemas become grammars where the request asks for that."""
+    n = 0
+    for line in (RECORDED / "chat_completions.jsonl").read_text().splitlines():
+        request = json.loads(line)["request"]
+        parts = [p for m in request["messages"] if isinstance(m.get("content"), list)
+                 for p in m["content"]]
+        if "tools" not in request or any(p["type"] not in ("text", "refusal") for p in parts):
+            continue
+        for choice in (request.get("tool_choice"), "required"):
+            status, _, answer = TOOLS_SERVER.request("POST", "/v1/chat/completions/render", {
+                **request, "model": "", "tool_choice": choice})
+            assert status == 200, (request, answer)
+        n += 1
+    assert n > 20, n
+
+
 def recorded_histories_are_read() -> None:
     """Every conversation of the recordings, tool calls and their results included, becomes a
     prompt, unless it has pictures or files."""
@@ -123,6 +157,11 @@ def recorded_histories_are_read() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, tarn_server(make_model(folder)) as SERVER:
-        sys.exit(run_tests([chat_answers_fit, chat_chunks_fit, completions_fit, errors_fit,
-                            logprobs_fit_the_schema, recorded_histories_are_read]))
+    with tempfile.TemporaryDirectory() as folder:
+        model, template = make_model(folder), Path(folder) / "tools.jinja"
+        template.write_text(TOOLS_TEMPLATE)
+        with (tarn_server(model) as SERVER,
+              tarn_server(model, "--chat-template", str(template)) as TOOLS_SERVER):
+            sys.exit(run_tests([chat_answers_fit, chat_chunks_fit, completions_fit, errors_fit,
+                                logprobs_fit_the_schema, recorded_histories_are_read,
+                                calls_of_tools_fit, recorded_requests_with_tools_are_read]))

@@ -142,10 +142,28 @@ static void a_grammar_has_the_calls_that_are_wished(void **state)
     (void)state;
     assert_int_equal(js_parse(&tools, tools_text, sizeof tools_text - 1, NULL), OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct tool_wish w = {tools, rows[i].only, rows[i].is_free, rows[i].many};
+        struct tool_wish w = {tools, rows[i].only, NULL, rows[i].is_free, rows[i].many};
         if (matches(tool_format_find(rows[i].format, NULL), &w, rows[i].text) != rows[i].want)
             fail_msg("row %zu: %s", i, rows[i].text);
     }
+    js_unref(tools);
+}
+
+static void a_form_may_come_instead_of_calls(void **state)
+{
+    static const char schema[] = "{\"type\":\"boolean\"}";
+    struct json *tools = NULL, *form = NULL;
+
+    (void)state;
+    assert_int_equal(js_parse(&tools, tools_text, sizeof tools_text - 1, NULL), OK);
+    assert_int_equal(js_parse(&form, schema, sizeof schema - 1, NULL), OK);
+    struct tool_wish w = {tools, NULL, form, true, false};
+    const struct tool_format *f = tool_format_find("llama3_json", NULL);
+    assert_true(matches(f, &w, "true"));
+    assert_true(matches(f, &w, "{\"name\": \"g\", \"parameters\": {\"x\": 1}}"));
+    assert_false(matches(f, &w, "yes"));
+    assert_false(matches(f, &w, ""));
+    js_unref(form);
     js_unref(tools);
 }
 
@@ -154,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_gives_its_format),
         cmocka_unit_test(templates_of_real_models_teach_their_format),
+        cmocka_unit_test(a_form_may_come_instead_of_calls),
         cmocka_unit_test(a_grammar_has_the_calls_that_are_wished),
     };
 
