@@ -44,8 +44,8 @@ struct embedder_config {
     uint32_t step_tokens;     /* of one step of a decoder; 0: 256. An encoder has one step */
 };
 
-/* What a text is. The model's files may have a prompt for documents and one for queries; a plain
- * text has none. */
+/* The role of a text. The model's files may have a prompt for documents and one for queries; a
+ * plain text has none. */
 enum embedder_role { EMBEDDER_DOCUMENT, EMBEDDER_QUERY, EMBEDDER_PLAIN };
 
 NODISCARD enum status embedder_open(struct embedder **out, const struct embedder_config *config,

@@ -54,9 +54,9 @@ static uint32_t other_than(struct exprs *e, char a, char b)
     return expr_class(e, ranges, a == b ? 1 : 2, true);
 }
 
-/* A text in which the marker does not come. Its first byte comes in the marker once: so wherever
- * that byte comes in the text, some of the marker may follow, then another byte or the end, but
- * not the whole marker. */
+/* A text without the marker. The marker's first byte comes in the marker once: so wherever that
+ * byte comes in the text, some of the marker may follow, then another byte or the end, but not the
+ * whole marker. */
 static uint32_t text_without(struct exprs *e, const char *marker)
 {
     size_t n = strlen(marker);

@@ -114,7 +114,7 @@ static void expect_object(struct call_parser *p, size_t at, bool wants_bracket)
     p->has_object = p->is_whole = false;
 }
 
-/* What is held up to `n` is no call. */
+/* The text that is held, up to byte n, is no call: pass it on. */
 static enum status reject(struct call_parser *p, size_t n, const struct call_sink *sink)
 {
     p->state = p->format->marker[0] ? CALLS_TEXT : CALLS_NO_MORE;

@@ -2,7 +2,7 @@
  *
  * The parser is fed pieces of text and gives text and calls, in order. A call is a JSON object with
  * a name that the request's tools have and an object of arguments, written in the model's format
- * (tool_format.h). Whatever is not that is text, unchanged. White space beside calls, up to
+ * (tool_format.h). All else is text, unchanged. White space beside calls, up to
  * CALL_SPACE_MAX bytes, belongs to neither.
  *
  * Where an object begins with the name and then the arguments, the arguments are given while they
@@ -27,7 +27,7 @@
 #define CALL_HEADER_BYTES_MAX 1024u        /* before the arguments, to be given while they come */
 #define CALL_OBJECT_BYTES_MAX (256u << 10) /* of a call that is read when it is complete */
 
-/* What the parser gives; `ctx` is the owner's. */
+/* The receivers of text and calls; `ctx` is the owner's. */
 struct call_sink {
     void *ctx;
     enum status (*text)(void *ctx, const char *bytes, size_t len);

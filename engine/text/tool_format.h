@@ -39,7 +39,7 @@ struct tool_format {
  * none. */
 const struct tool_format *tool_format_find(const char *name, const struct chat_template *t);
 
-/* What an answer may be. */
+/* The form that a request allows its answer. */
 struct tool_wish {
     const struct json *tools; /* the request's, checked */
     const char *only;         /* the one function that may be called; NULL: each */

@@ -211,7 +211,7 @@ static size_t int_slot_bytes(const struct weight *w, uint32_t n_rows)
     return ((int_slot_quads(w, n_rows) + quads * n_rows) * 4 + 63) / 64 * 64;
 }
 
-/* What the start of a sum is a multiple of. */
+/* The factor by which the sum of a group's activations is multiplied at the start of a sum. */
 static int32_t int_start_factor(enum dtype t)
 {
     return t == DTYPE_I4 ? -8 : t == DTYPE_I8 ? -I8_OFFSET : t == DTYPE_A8 ? 128 - I8_OFFSET : 0;

@@ -579,8 +579,8 @@ static bool refuse_caller(struct call *call, struct http_exchange *x)
     return !admission_prompt(call->account, x, n_tokens);
 }
 
-/* Logprobs in the answer per token of a prompt. Those of prompt_logprobs take twice as many bytes as
- * those of an echoed prompt. A chat has one list for all answers. */
+/* Logprobs in the answer per token of a prompt. Those of prompt_logprobs take twice as many bytes
+ * as those of an echoed prompt. A chat has one list for all answers. */
 static uint64_t n_prompt_logprobs_each(const struct call *call)
 {
     const struct params *p = &call->params;

@@ -17,7 +17,7 @@ static const char *const fields[] = {
     "input", "model",      "encoding_format",        "dimensions",
     "user",  "input_type", "truncate_prompt_tokens", "add_special_tokens"};
 
-/* What holds for all inputs of a request. */
+/* The fields that count for all inputs of a request. */
 struct reading {
     struct embedding_request *r;
     const struct embedder *embedder;

@@ -570,8 +570,8 @@ static enum status parse_targets(struct params *p, const struct server *srv,
     return s == OK ? js_get_f64(body, "slo_tpot_ms", 0, SLO_MS_MAX, &p->slo_tpot_ms, why) : s;
 }
 
-/* Read truncate_prompt_tokens. -1 stands for the longest prompt that leaves room for max_tokens where
- * the request sets that, else for one token. */
+/* Read truncate_prompt_tokens. -1 stands for the longest prompt that leaves room for max_tokens
+ * where the request sets that, else for one token. */
 static enum status parse_truncation(struct params *p, const struct server *srv,
                                     const struct json *body, struct buf *why)
 {

@@ -1,6 +1,6 @@
 /* fuzz_hub.c - any bytes as a hub's list of files (engine/model/hub_list.h) and, in the second part
- * of the input, as its index of weights and as a model's name. What is accepted stays inside of its
- * directory, and names and checksums have their form. */
+ * of the input, as its index of weights and as a model's name. An accepted file stays inside of
+ * its directory, and names and checksums have their form. */
 #include "base/check.h"
 #include "base/json.h"
 #include "engine/model/hub.h"

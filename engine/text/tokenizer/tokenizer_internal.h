@@ -486,7 +486,7 @@ NODISCARD enum status tok_copy_text(char **out, const char *s, size_t len);
 /* Fill an empty tokenizer from the metadata of a GGUF file. */
 NODISCARD enum status tok_gguf_load(struct tokenizer *t, const char *path, struct buf *why);
 
-/* What the name tokenizer.ggml.pre stands for. */
+/* Normalizer and pre-tokenizer that a name of tokenizer.ggml.pre stands for. */
 struct tok_pre {
     const char *normalizer; /* its type; NULL: none */
     const char *steps[8];   /* of the pre-tokenizer, see tokenizer_gguf_pre.c; NULL: the end */

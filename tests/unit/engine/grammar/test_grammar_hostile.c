@@ -170,7 +170,7 @@ static void expressions_end_where_their_text_ends(void **state)
     }
 }
 
-/* What follows the bound is not read: its work would be for nothing. */
+/* The reader stops at the bound: reading the rest would be for nothing. */
 static void long_sources_are_too_large(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What the metadata of a GGUF file says about a model is what config.json would say. */
+/* The metadata of a GGUF file describes a model as config.json would. */
 #include "tests/unit/test.h"
 
 #include <math.h>
