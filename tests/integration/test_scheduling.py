@@ -18,6 +18,7 @@ DEMO_MODEL = Path(__file__).resolve().parents[2] / "deploy" / "demo-model"
 TEXT = "/v1/completions"
 POLICIES = ("fcfs", "mlfq", "skip-join-mlfq", "sjf-prompt", "srpt")
 N_LONG = 500  # tokens of an answer during which other requests arrive: 100 times as long as theirs
+N_TRIES = 400
 # Nobody goes first for having waited.
 NEVER_STARVES = ("--starvation-ms", "86400000")
 
@@ -165,17 +166,22 @@ def a_more_important_request_gets_the_only_place_at_once() -> None:
         with tarn_server(MODEL, "--max-num-seqs", "1", "--scheduling-policy", policy,
                          "--quantum-ms", "60000", *NEVER_STARVES) as s:
             alone = ids_of(s.post(TEXT, body(N_LONG)))
-            running = Long(s)
-            s.post(TEXT, body(4, priority=-1))
-            assert running.is_running(), policy
-            assert running.ids() == alone, policy
-            n_preempted = preempted(settled(s, 3))
-            assert n_preempted == 1, policy
+            n_preempted, n_done = 0.0, 1
+            # A fast machine may end the long answer before the other request comes: then again.
+            while n_preempted == 0:
+                running = Long(s)
+                s.post(TEXT, body(4, priority=-1))
+                is_running = running.is_running()
+                assert running.ids() == alone, policy
+                n_done += 2
+                n_preempted = preempted(settled(s, n_done))
+                assert n_done < N_TRIES, policy
+            assert is_running and n_preempted == 1, policy
             # A less important request runs when the place is free.
             running = Long(s)
             s.post(TEXT, body(4, priority=1))
             assert running.ids() == alone, policy
-            assert preempted(settled(s, 5)) == n_preempted, policy
+            assert preempted(settled(s, n_done + 2)) == n_preempted, policy
 
 
 # --- sessions ---
