@@ -211,7 +211,8 @@ static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
         return bf16_lower(scales[0]);
 }
 
-/* What each activation of step s is multiplied by, besides the scaled integer. */
+/* The offset of the weights of step s: each activation is multiplied by the scaled integer and by
+ * this offset. */
 template <enum dtype W, int GROUP>
 static __device__ __forceinline__ float offset_of(const uint32_t *scales, int s)
 {

@@ -2,8 +2,8 @@
  *
  *     tarn-grammar-masks MODEL [SCHEMAS]
  *
- * MODEL is a directory with a tokenizer, or a GGUF file. Each of SCHEMAS (200) random schemas is new
- * to the server: it is compiled, and two answers of random tokens are written. A step is the mask
+ * MODEL is a directory with a tokenizer, or a GGUF file. Each of SCHEMAS (200) random schemas is
+ * new to the server: the schema is compiled, and two answers of random tokens are written. A step is the mask
  * of one token, and taking the token. */
 #include <inttypes.h>
 #include <stdio.h>

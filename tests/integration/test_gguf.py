@@ -242,8 +242,8 @@ def check_memory(folder: Path) -> bool:
         n_bytes = (model / "model.safetensors").stat().st_size // 2
         peaks.append(peak_bytes(make_gguf.make(model, path, kind="q8_0")))
     more = peaks[1] - peaks[0]
-    return report(more <= 1.1 * n_bytes + WINDOW_BYTES, f"loading {n_bytes / 1e6:.1f} MB of weights takes "
-                  f"{more / 1e6:.1f} MB")
+    return report(more <= 1.1 * n_bytes + WINDOW_BYTES,
+                  f"loading {n_bytes / 1e6:.1f} MB of weights takes {more / 1e6:.1f} MB")
 
 
 def check_shared() -> bool:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Downloads from a hub into the Hugging Face cache: tarnctl models download, tarn-server --download.
+"""Downloads from a hub into the Hugging Face cache: tarnctl models download, --download.
 
 The hub is a stand-in (hub_stand_in.py); the model is the demo model of the repository.
 """
@@ -261,7 +261,8 @@ def hostile_lists_are_refused() -> None:
         wrong = ({"sha": "main"}, {"sha": "../../x"}, {"siblings": []}, {"siblings": "x"},
                  {"siblings": [{"rfilename": "config.json", "size": -1, "blobId": "0" * 40}]},
                  {"siblings": [{"rfilename": "config.json", "size": 1 << 60, "blobId": "0" * 40}]},
-                 {"siblings": [{"rfilename": "config.json", "size": 1, "blobId": "../" * 13 + "x"}]},
+                 {"siblings": [{"rfilename": "config.json", "size": 1,
+                                 "blobId": "../" * 13 + "x"}]},
                  {"siblings": [{"rfilename": "config.json", "size": 1}]},
                  {"siblings": [{"rfilename": "a", "size": 1, "lfs": {"sha256": "A" * 64}}]},
                  {"siblings": hub.list()["siblings"] * 2})

@@ -7,7 +7,7 @@ families differ in what stands beside quantized weights: fused projections, a ti
 biases, norms, experts, and widths that end within a group. A checkpoint of another method is
 refused by name.
 
-    test_quantized_checkpoints.py [--emulated-gpu]      on the emulated GPU, one format of each codec
+    test_quantized_checkpoints.py [--emulated-gpu]     on the emulated GPU, one format of each codec
 """
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def refuses() -> bool:
         done = subprocess.run([tarn_test.program("tarn-logits"), folder, "/dev/null", "/dev/null"],
                               capture_output=True, text=True, check=False)
     good = done.returncode == 1 and "bitsandbytes (nf4) is not supported" in done.stderr
-    print(f"{'ok  ' if good else 'FAIL'} bitsandbytes is refused: {done.stderr.strip()}", flush=True)
+    print(f"{'ok  ' if good else 'FAIL'} bitsandbytes is refused: {done.stderr.strip()}",
+          flush=True)
     return good
 
 

@@ -261,7 +261,8 @@ def faults_are_400_and_named() -> None:
 TESTS = [a_required_call_comes_in_every_format, a_named_function_is_called_once,
          several_calls_may_come, a_stream_gives_the_same_calls, the_stream_helper_gathers_calls,
          a_result_can_be_sent_back, what_is_no_call_is_text, strict_functions_of_auto_are_bound,
-         an_answer_of_a_form_or_calls, an_answer_is_the_same_alone_and_in_a_batch, a_cut_call_ends_by_length,
+         an_answer_of_a_form_or_calls, an_answer_is_the_same_alone_and_in_a_batch,
+         a_cut_call_ends_by_length,
          tools_are_part_of_the_prompt_in_their_order, faults_are_400_and_named]
 
 

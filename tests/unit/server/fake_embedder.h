@@ -1,8 +1,8 @@
 /* fake_embedder.h - a test double of engine/embedder.h without a model.
  *
  * Tokens are bytes, 256 is in front of a text, 257 behind it. The prompt of a query is "q:", that
- * of a document "d:". A vector depends on every id; behind a first id FAKE_ZERO_ID all of its elements
- * but the last are zero.
+ * of a document "d:". A vector depends on every id; behind a first id FAKE_ZERO_ID all of its
+ * elements but the last are zero.
  *
  * Owns    nothing.
  * Thread  as embedder.h; the settings below are atomics.

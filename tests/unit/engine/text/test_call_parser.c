@@ -9,7 +9,7 @@
 
 #define NAMES "f\0get_weather\0"
 
-/* The parts that came out, as one text: the text, then "|name(arguments)" for each call, in order. */
+/* The parts that came out, as one text: the text, then "|name(arguments)" for each call. */
 static enum status on_text(void *ctx, const char *bytes, size_t len)
 {
     return buf_append(ctx, bytes, len);
