@@ -18,6 +18,8 @@ void api_chat(struct server *srv, struct http_exchange *x);
 void api_chat_render(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
 void api_completions_render(struct server *srv, struct http_exchange *x);
+void api_messages(struct server *srv, struct http_exchange *x);
+void api_count_tokens(struct server *srv, struct http_exchange *x);
 void api_embeddings(struct server *srv, struct http_exchange *x);
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);

@@ -35,6 +35,7 @@ struct http_exchange {
     bool replied;
     int status;
     const char *content_type;
+    enum http_error_form error_form;
     struct buf reply;
     const struct http_async *async;
     void *ctx;
@@ -125,6 +126,16 @@ void http_set_error(struct http_exchange *x, const char *code)
 {
     (void)x;
     ASSERT(code && code[0]);
+}
+
+void http_set_error_form(struct http_exchange *x, enum http_error_form form)
+{
+    x->error_form = form;
+}
+
+enum http_error_form http_error_form(const struct http_exchange *x)
+{
+    return x->error_form;
 }
 
 bool http_replied(const struct http_exchange *x)
