@@ -11,7 +11,7 @@
 
 static bool is_chat(const struct call *call)
 {
-    return call->kind == PARAMS_CHAT;
+    return call->shape->kind == PARAMS_CHAT;
 }
 
 /* --- pieces --- */
@@ -192,7 +192,7 @@ static const struct choice *find_choice(const struct call *call, uint32_t place)
     return c;
 }
 
-enum status answer_write(const struct call *call, struct buf *out)
+static enum status write_whole(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK};
 
@@ -214,9 +214,9 @@ enum status answer_write(const struct call *call, struct buf *out)
 
 /* --- frames --- */
 
-enum status frame_make_head(const struct call *call, struct buf *head)
+static enum status open_stream(struct call *call)
 {
-    struct writer w = {head, OK};
+    struct writer w = {&call->frame_head, OK};
 
     write_puts(&w, "data: ");
     write_head(&w, call, is_chat(call) ? "chat.completion.chunk" : "text_completion");
@@ -235,7 +235,7 @@ static void end_frame(struct writer *w, const struct call *call)
     write_puts(w, call->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
-enum status frame_write_begin(const struct call *call, const struct choice *c, struct buf *out)
+static enum status write_begin(struct call *call, const struct choice *c, struct buf *out)
 {
     struct writer w = {out, OK};
     const struct prompt *prompt = &call->prompts[c->prompt_index];
@@ -269,7 +269,7 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
     return w.status;
 }
 
-enum status frame_write_delta(const struct call *call, const struct choice *c, struct buf *out)
+static enum status write_delta(struct call *call, const struct choice *c, struct buf *out)
 {
     struct writer w = {out, OK};
 
@@ -299,7 +299,7 @@ enum status frame_write_delta(const struct call *call, const struct choice *c, s
     return w.status;
 }
 
-enum status frame_write_end(const struct call *call, const struct choice *c, struct buf *out)
+static enum status write_end(struct call *call, const struct choice *c, struct buf *out)
 {
     struct writer w = {out, OK};
 
@@ -313,22 +313,38 @@ enum status frame_write_end(const struct call *call, const struct choice *c, str
     return w.status;
 }
 
-enum status frame_write_usage(const struct call *call, struct buf *out)
+#define FRAME_DONE "data: [DONE]\n\n"
+
+static enum status write_end_of_stream(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK};
 
-    write_buf(&w, &call->frame_head);
-    write_puts(&w, "],");
-    write_usage(&w, call);
-    write_puts(&w, "}\n\n");
+    if (call->params.include_usage) {
+        write_buf(&w, &call->frame_head);
+        write_puts(&w, "],");
+        write_usage(&w, call);
+        write_puts(&w, "}\n\n");
+    }
+    write_puts(&w, FRAME_DONE);
     return w.status;
 }
 
-enum status frame_write_error(struct buf *out, enum status s, const char *words)
+static enum status write_error(struct call *call, enum status s, const char *words, struct buf *out)
 {
     enum status st = buf_puts(out, "data: ");
 
+    (void)call;
     if (st == OK)
         st = error_write(out, s, NULL, words);
-    return st == OK ? buf_puts(out, "\n\n") : st;
+    return st == OK ? buf_puts(out, "\n\n" FRAME_DONE) : st;
 }
+
+#define COMMON                                                                                     \
+    .keep_alive = ": keep-alive\n\n", .whole = write_whole, .open = open_stream,                   \
+    .begin = write_begin, .delta = write_delta, .end = write_end, .finish = write_end_of_stream,   \
+    .error = write_error
+
+const struct shape answer_chat = {
+    .name = "chat", .id_prefix = "chatcmpl", .kind = PARAMS_CHAT, COMMON};
+const struct shape answer_completion = {
+    .name = "completions", .id_prefix = "cmpl", .kind = PARAMS_COMPLETION, COMMON};
