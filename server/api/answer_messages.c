@@ -3,13 +3,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/hash.h"
 #include "server/api/answer_documents.h"
 #include "server/api/call.h"
 #include "server/http/error.h"
 #include "server/server.h"
 #include "server/api/tool_answer.h"
 #include "server/api/writer.h"
+
+#define SIGNATURE_BYTES 16
 
 /* Arguments of a call, which answers have as a value. */
 static const struct js_limits argument_limits = {.n_values_max = 1u << 20,
@@ -48,8 +49,10 @@ static void write_usage(struct writer *w, const struct choice *c)
     write_format(w,
                  "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":%u,"
                  "\"cache_read_input_tokens\":%u,\"output_tokens\":%u,"
-                 "\"service_tier\":\"standard\"}",
-                 r->prompt.n_ids - n_cached - n_written, n_written, n_cached, c->n_taken);
+                 "\"output_tokens_details\":{\"thinking_tokens\":%" PRIu64
+                 "},\"service_tier\":\"standard\"}",
+                 r->prompt.n_ids - n_cached - n_written, n_written, n_cached, c->n_taken,
+                 c->n_thought_tokens);
 }
 
 static const char *stop_reason(const struct call *call, const struct choice *c)
@@ -89,6 +92,14 @@ static void write_call_head(struct writer *w, const struct tool_call_view *v)
     write_puts(w, ",\"input\":");
 }
 
+static void end_signature(struct hash_state *h, char out[2 * SIGNATURE_BYTES + 1])
+{
+    uint8_t bytes[SIGNATURE_BYTES];
+
+    hash_end(h, bytes, sizeof bytes);
+    hash_hex(out, bytes, sizeof bytes);
+}
+
 /* --- a whole answer --- */
 
 /* Write the arguments as an object. Those of a cut call are none: they are in the member that
@@ -123,11 +134,27 @@ static const char *write_text(struct writer *w, const char *comma, const char *t
     return ",";
 }
 
-/* Write text and calls in their order. */
+static const char *write_thoughts(struct writer *w, const struct choice *c)
+{
+    char signature[2 * SIGNATURE_BYTES + 1];
+    struct hash_state h;
+
+    if (c->thoughts.len == 0)
+        return "";
+    write_puts(w, "{\"type\":\"thinking\",\"thinking\":");
+    write_json(w, buf_str(&c->thoughts), c->thoughts.len);
+    hash_begin(&h, SIGNATURE_BYTES, NULL, 0);
+    hash_add(&h, buf_str(&c->thoughts), c->thoughts.len);
+    end_signature(&h, signature);
+    write_format(w, ",\"signature\":\"%s\"}", signature);
+    return ",";
+}
+
+/* Write thoughts, then text and calls in their order. */
 static void write_content(struct writer *w, const struct choice *c)
 {
     struct tool_call_view v;
-    const char *comma = "";
+    const char *comma = write_thoughts(w, c);
     size_t at = 0;
 
     for (uint32_t i = 0; i < tool_answer_n_calls(c->tools); i++) {
@@ -180,10 +207,28 @@ static enum status write_begin(struct call *call, const struct choice *c, struct
     return w.status;
 }
 
+/* Write text[0, len) as the member `key` of a delta of the open block. */
+static void write_text_delta(struct writer *w, const struct messages_state *m, const char *type,
+                             const char *key, const char *text, size_t len)
+{
+    write_format(w,
+                 "event: content_block_delta\ndata: {\"type\":\"content_block_delta\","
+                 "\"index\":%u,\"delta\":{\"type\":\"%s\",\"%s\":",
+                 m->n_blocks - 1, type, key);
+    write_json(w, text, len);
+    write_puts(w, "}}\n\n");
+}
+
 static void close_block(struct writer *w, struct messages_state *m)
 {
+    char signature[2 * SIGNATURE_BYTES + 1];
+
     if (m->block == MESSAGES_NO_BLOCK)
         return;
+    if (m->block == MESSAGES_THINKING) {
+        end_signature(&m->thoughts, signature);
+        write_text_delta(w, m, "signature_delta", "signature", signature, strlen(signature));
+    }
     write_format(w,
                  "event: content_block_stop\ndata: {\"type\":\"content_block_stop\","
                  "\"index\":%u}\n\n",
@@ -201,16 +246,18 @@ static void begin_block(struct writer *w, struct messages_state *m, enum message
     m->block = block;
 }
 
-/* Write text[0, len) as the member `key` of a delta of the open block. */
-static void write_text_delta(struct writer *w, const struct messages_state *m, const char *type,
-                             const char *key, const char *text, size_t len)
+static void write_thought_deltas(struct writer *w, struct messages_state *m,
+                                 const struct buf *thoughts)
 {
-    write_format(w,
-                 "event: content_block_delta\ndata: {\"type\":\"content_block_delta\","
-                 "\"index\":%u,\"delta\":{\"type\":\"%s\",\"%s\":",
-                 m->n_blocks - 1, type, key);
-    write_json(w, text, len);
-    write_puts(w, "}}\n\n");
+    if (thoughts->len == 0)
+        return;
+    if (m->block != MESSAGES_THINKING) {
+        begin_block(w, m, MESSAGES_THINKING);
+        write_puts(w, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n");
+        hash_begin(&m->thoughts, SIGNATURE_BYTES, NULL, 0);
+    }
+    hash_add(&m->thoughts, thoughts->data, thoughts->len);
+    write_text_delta(w, m, "thinking_delta", "thinking", buf_str(thoughts), thoughts->len);
 }
 
 static void write_text_deltas(struct writer *w, struct messages_state *m, const char *text,
@@ -246,6 +293,7 @@ static enum status write_delta(struct call *call, const struct choice *c, struct
         tool_answer_view(c->tools, m->n_calls - 1, &v);
         write_arguments(&w, m, &v);
     }
+    write_thought_deltas(&w, m, &c->thoughts);
     for (; m->n_calls < tool_answer_n_calls(c->tools); m->n_calls++) {
         tool_answer_view(c->tools, m->n_calls, &v);
         write_text_deltas(&w, m, buf_str(&c->text) + at, v.text_at - at);

@@ -260,14 +260,17 @@ static enum status read_stops(struct json *chat, struct json *stops, struct buf 
     return js_set(chat, "stop", js_ref(stops));
 }
 
-/* Say to the template whether the model thinks, unless chat_template_kwargs says that. */
+/* Say to the template whether the model thinks, unless chat_template_kwargs says that. Templates
+ * have one of two names for it. */
 static enum status say_thinking(struct json *chat, bool on)
 {
     struct json *given = js_get_set(chat, "chat_template_kwargs"), *made;
     enum status s = OK;
 
-    if (given && (!js_is(given, JS_OBJECT) || js_get(given, "enable_thinking")))
-        return OK; /* the reader of the chat refuses what is no object */
+    if (given && !js_is(given, JS_OBJECT))
+        return OK; /* the reader of the chat refuses it */
+    if (js_get(given, "enable_thinking") || js_get(given, "thinking"))
+        return OK;
     made = js_new_object();
     if (!made)
         return ERR_NOMEM;
@@ -276,6 +279,8 @@ static enum status say_thinking(struct json *chat, bool on)
     if (s == OK)
         s = js_set(made, "enable_thinking", js_new_bool(on));
     if (s == OK)
+        s = js_set(made, "thinking", js_new_bool(on));
+    if (s == OK)
         return js_set(chat, "chat_template_kwargs", made);
     js_unref(made);
     return s;
@@ -283,8 +288,8 @@ static enum status say_thinking(struct json *chat, bool on)
 
 static enum status read_thinking(struct json *chat, struct json *thinking, struct buf *why)
 {
-    static const char types[] = "enabled|disabled|adaptive";
-    const char *type = "disabled";
+    static const char types[] = "enabled|disabled|adaptive", displays[] = "summarized|omitted";
+    const char *type = "disabled", *display = "summarized";
     int64_t budget = 0;
 
     if (!thinking)
@@ -298,6 +303,13 @@ static enum status read_thinking(struct json *chat, struct json *thinking, struc
         s = js_get_i64(thinking, "budget_tokens", 1, INT64_MAX, &budget, why);
     if (s == OK && strcmp(type, "enabled") == 0 && budget == 0)
         s = buf_why(why, ERR_INVALID, "thinking.budget_tokens: is required");
+    if (s == OK && js_get_set(thinking, "display"))
+        s = js_read_cstr(js_get(thinking, "display"), "thinking.display", &display, why);
+    if (s == OK && !flag_is_choice(displays, display))
+        s = buf_why(why, ERR_INVALID, "thinking.display: \"%.40s\" is none of %s", display,
+                    displays);
+    if (s == OK && display[0] == 'o')
+        s = js_set(chat, "include_reasoning", js_new_bool(false));
     return s == OK ? say_thinking(chat, type[0] != 'd') : s;
 }
 

@@ -6,11 +6,12 @@
  *   document               an entry of `documents`, before those messages (documents.h)
  *   tools, tool_choice     the same in OpenAI's form, with parallel_tool_calls
  *   stop_sequences         stop
- *   thinking               chat_template_kwargs.enable_thinking; absent: false
+ *   thinking               enable_thinking and thinking of chat_template_kwargs; absent: false.
+ *                          display "omitted": include_reasoning false
  *   output_config          format: response_format; effort: reasoning_effort
- *   cache_control          of content blocks: the same (retention.h). Of a tool or a document, whose
- *                          place in the prompt is the template's matter: of the first message behind
- *                          the system message
+ *   cache_control          of content blocks: the same (retention.h). Of a tool or a document,
+ *                          whose place in the prompt is the template's matter: of the first message
+ *                          behind the system message
  *
  * Fields of chats that the Messages API does not have, such as `seed` and `retrieval`, are copied.
  *

@@ -6,7 +6,6 @@ Skipped where the package cannot be had (venv_helpers.py).
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any, Literal
 
 from http_helpers import TIMEOUT, Server, run_tests, tarn_server, wait_until
 from tarn_test import REPO
+from test_reasoning import THINKS
+from test_tools import make_folder
 from venv_helpers import use_venv
 
 use_venv("anthropic")
@@ -21,21 +22,9 @@ import anthropic  # noqa: E402
 from pydantic import BaseModel  # noqa: E402
 
 DEMO = REPO / "deploy" / "demo-model"
-TEMPLATE = r"""<|system|>
-{% if enable_thinking %}Think {{ reasoning_effort }}.{% endif %}
-{% if tools %}<tools>{% for t in tools %}
-{{ t | tojson }}{% endfor %}
-</tools>
-For each call: <tool_call>
-{"name": <name>, "arguments": <arguments>}
-</tool_call>
-{% endif %}{% for m in messages %}<|user|>
-{{ m.role }}: {{ m.content }}{{ m.reasoning_content }}{% for c in m.tool_calls %}
-<tool_call>
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>{% endfor %}
-<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>
-{% endif %}"""
+# It shows the fields about thinking, and has the thoughts of the history.
+TEMPLATE = ("{% if enable_thinking %}Think of the ship and of its captain: "
+            "{{ reasoning_effort }}.{% endif %}" + THINKS)
 WEATHER = {"name": "get_weather", "description": "The weather of a town.", "input_schema": {
     "type": "object", "properties": {
         "town": {"type": "string", "maxLength": 12}, "unit": {"enum": ["C", "F"]},
@@ -43,20 +32,14 @@ WEATHER = {"name": "get_weather", "description": "The weather of a town.", "inpu
     "required": ["town", "unit", "days"], "additionalProperties": False}}
 CLOCK = {"name": "clock", "input_schema": {"type": "object"}}
 TOOLS = [WEATHER, CLOCK]
+FORM = {"type": "json_schema", "schema": {
+    "type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+    "additionalProperties": False}}
 QUESTION = [{"role": "user", "content": "Who is the captain of Kumnordim?"}]
 SHIP = "Kumnordim is a ship. The captain of Kumnordim is Stamos."
 
 SERVERS: dict[str, Server] = {}
 CLIENTS: dict[str, anthropic.Anthropic] = {}
-
-
-def make_folder(root: str) -> Path:
-    """The demo model with a template that knows tools."""
-    path = Path(root) / "tools"
-    shutil.copytree(DEMO, path)
-    file = path / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": TEMPLATE}))
-    return path
 
 
 def fields(more: dict[str, Any]) -> dict[str, Any]:
@@ -213,6 +196,39 @@ def thinking_is_a_matter_of_the_template() -> None:
     assert long > short + 4, (long, short)
 
 
+def thoughts_are_a_block_of_their_own() -> None:
+    status, _, found = SERVERS["tools"].request("POST", "/tokenize", {
+        "prompt": "</think>", "add_special_tokens": False})
+    assert status == 200 and len(found["tokens"]) == 1, found
+    more = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 200,
+            "temperature": 0.8, "output_config": {"format": FORM}, "extra_body": {
+                "chat_template_kwargs": {"begins": True, "enable_thinking": True}}}
+    def parts(message: Any) -> Any:
+        return [b.model_dump(include={"type", "text", "thinking", "signature"})
+                for b in message.content]
+
+    n_both, all_kinds = 0, []
+    for seed in range(4):
+        more["extra_body"].update(seed=seed, logit_bias={str(found["tokens"][0]): 8 + seed})
+        whole = ask("tools", **more)
+        with CLIENTS["tools"].messages.stream(**fields(more)) as stream:
+            final = stream.get_final_message()
+        assert parts(final) == parts(whole), (final, whole)
+        kinds = [block.type for block in whole.content]
+        assert kinds in (["thinking", "text"], ["thinking"], ["text"]), kinds
+        n_both += len(kinds) == 2
+        all_kinds.append(kinds)
+        if kinds[0] == "thinking":
+            assert whole.content[0].signature and whole.content[0].thinking, whole
+            assert 0 < whole.usage.output_tokens_details.thinking_tokens <= 200, whole.usage
+        more["thinking"]["display"] = "omitted"
+        hidden = ask("tools", **more)
+        del more["thinking"]["display"]
+        assert [b.text for b in hidden.content] == [b.text for b in whole.content
+                                                    if b.type == "text"], hidden
+    assert n_both > 0, all_kinds
+
+
 # --- tools ---
 
 
@@ -281,9 +297,7 @@ def an_answer_has_the_form_that_was_asked_for() -> None:
         name: Literal["Stamos", "Tavish"]
         is_old: bool
 
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
-              "additionalProperties": False}
-    said = ask(output_config={"format": {"type": "json_schema", "schema": schema}}, max_tokens=60)
+    said = ask(output_config={"format": FORM}, max_tokens=60)
     assert isinstance(json.loads(text_of(said))["ok"], bool), said
     parsed = CLIENTS["demo"].messages.parse(**fields({"output_format": Captain, "max_tokens": 400,
                                                       "temperature": 0.2}))
@@ -407,6 +421,7 @@ TESTS = [an_answer_is_that_of_a_chat, an_answer_says_why_it_ended,
          a_stream_is_the_same_message_in_events, a_last_message_of_the_assistant_is_continued,
          tokens_are_counted, a_document_is_a_document_of_the_prompt,
          cache_control_holds_the_prompt, thinking_is_a_matter_of_the_template,
+         thoughts_are_a_block_of_their_own,
          a_tool_is_used_where_it_must_be, several_tools_may_be_used, a_result_can_be_sent_back,
          an_answer_has_the_form_that_was_asked_for, faults_are_400_and_named,
          every_refusal_has_anthropics_form, the_package_raises_its_errors,
@@ -423,7 +438,8 @@ def main() -> int:
         keys.chmod(0o600)
         with (tarn_server(DEMO, "--api-key-file", str(keys), "--max-body-bytes",
                           "256K") as SERVERS["demo"],
-              tarn_server(make_folder(root), "--max-model-len", "1024") as SERVERS["tools"]):
+              tarn_server(make_folder(root, "tools", TEMPLATE, "</think>"), "--max-model-len",
+                          "1024") as SERVERS["tools"]):
             for name, server in SERVERS.items():
                 CLIENTS[name] = anthropic.Anthropic(base_url=server.url, api_key="sk-right-key",
                                                     max_retries=0, timeout=TIMEOUT)
