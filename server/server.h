@@ -25,6 +25,7 @@ struct http_server;
 struct library;
 struct preambles;
 struct publisher;
+struct responses;
 struct router_flows;
 struct tally;
 
@@ -51,6 +52,7 @@ struct server {
     uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];
     struct structured *structured;  /* forms of answers; locks itself */
+    struct responses *responses;    /* of /v1/responses; locks itself */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;
 };

@@ -17,7 +17,6 @@
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
 #include "server/api/lookup.h"
-#include "server/api/render.h"
 #include "server/api/router.h"
 #include "server/api/speculation.h"
 #include "server/server.h"
@@ -622,7 +621,7 @@ static void reply_rendered(const struct call *call, struct http_exchange *x)
     struct buf body;
 
     buf_init(&body, ANSWER_BYTES_MAX);
-    enum status s = render_write(call, &body);
+    enum status s = call->shape->prompts(call, &body);
     if (s == OK)
         http_reply(x, 200, "application/json", &body);
     else
@@ -713,7 +712,10 @@ static void serve(struct server *srv, struct http_exchange *x, const struct shap
     if (s == OK) {
         call_start(call, x);
     } else {
-        reply_error(srv, x, s, "model_not_found", &why);
+        if (call && call->error_code)
+            error_reply(x, s, call->error_code, buf_str(&why));
+        else
+            reply_error(srv, x, s, "model_not_found", &why);
         call_free(call);
     }
     js_unref(body);

@@ -53,8 +53,10 @@ struct call {
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
     uint64_t wait_until_ns;
     const struct shape *shape;
-    void *shape_state; /* the shape's own; NULL: none */
-    bool renders;      /* answers its prompts instead of submitting them: render.h */
+    void *shape_state;      /* the shape's own; NULL: none */
+    bool renders;           /* answers its prompts instead of submitting them: render.h */
+    bool wants_found_texts; /* the search keeps the texts of what it found */
+    const char *error_code; /* of an error of read(); NULL: the default */
     struct params params;
     char id[CALL_ID_BYTES];
     const char *http_id; /* the exchange's */

@@ -35,6 +35,9 @@ struct shape {
     enum status (*finish)(struct call *call, struct buf *out);
     enum status (*error)(struct call *call, enum status s, const char *words, struct buf *out);
 
+    /* The answer of call_render(): what the prompts are. */
+    enum status (*prompts)(const struct call *call, struct buf *out);
+
     void (*destroy)(void *state); /* NULL: the shape has no state */
 };
 

@@ -122,6 +122,17 @@ uint32_t tool_answer_n_calls(const struct tool_answer *t)
     return t ? t->n : 0;
 }
 
+void tool_answer_view(const struct tool_answer *t, uint32_t i, struct tool_call_view *out)
+{
+    const struct one_call *c = &t->calls[i];
+
+    *out = (struct tool_call_view){.id = c->id,
+                                   .name = &c->name,
+                                   .arguments = &c->arguments,
+                                   .is_sent = c->is_sent,
+                                   .n_sent = c->n_sent};
+}
+
 static void write_head(struct writer *w, const struct one_call *c)
 {
     write_format(w, "\"id\":\"%s\",\"type\":\"function\",", c->id);
