@@ -11,6 +11,7 @@
 #include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
+#include "engine/text/reasoning.h"
 #include "engine/text/tool_format.h"
 
 #define VARIABLES "TARN_"
@@ -38,6 +39,9 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "tool-call-parser", tool_call_parser, "auto", TOOL_FORMAT_NAMES,
            "how the model writes calls of tools; auto: by its chat template; none: tools are "
            "refused"),
+    CHOICE(NULL, "reasoning-parser", reasoning_parser, "auto", REASONING_NAMES,
+           "how the model writes what it thinks before it answers; auto: by its chat template; "
+           "none: that is text of the answer"),
     TEXT(NULL, "preamble", preamble, "", "FILES",
          "system prompt (or several files, separated by commas) whose KV all tenants share"),
     BOOL(NULL, "parse-special", parse_special, "false",

@@ -34,11 +34,12 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
 static void write_usage(struct writer *w, const struct call *call)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_out = 0, n_cached_in[CACHE_N_TIERS] = {0};
-    uint64_t n_written = 0, n_held = 0;
+    uint64_t n_written = 0, n_held = 0, n_thought = 0;
 
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
         n_out += c->n_taken;
+        n_thought += c->n_thought_tokens;
         if (i % call->params.best_of != 0)
             continue; /* a prompt counts once, however many answers it gets */
         n_prompt += c->request->prompt.n_ids;
@@ -58,8 +59,11 @@ static void write_usage(struct writer *w, const struct call *call)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);
     /* Tarn generates plain text: OpenAI's other kinds of output tokens are 0. */
-    write_puts(w, "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
-                  "\"audio_tokens\":0,\"reasoning_tokens\":0,\"rejected_prediction_tokens\":0}}");
+    write_format(w,
+                 "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
+                 "\"audio_tokens\":0,\"reasoning_tokens\":%" PRIu64
+                 ",\"rejected_prediction_tokens\":0}}",
+                 n_thought);
 }
 
 static void write_logprobs(struct writer *w, const struct call *call, const struct choice *c)
@@ -135,6 +139,15 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
+/* vLLM's two names of it. */
+static void write_thoughts(struct writer *w, const struct choice *c)
+{
+    write_puts(w, "\"reasoning_content\":");
+    write_json(w, buf_str(&c->thoughts), c->thoughts.len);
+    write_puts(w, ",\"reasoning\":");
+    write_json(w, buf_str(&c->thoughts), c->thoughts.len);
+}
+
 /* --- a whole answer --- */
 
 static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
@@ -142,10 +155,14 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_format(w, "{\"index\":%u,", c->place);
     if (is_chat(call)) {
         write_puts(w, "\"message\":{\"role\":\"assistant\",\"content\":");
-        if (c->text.len == 0 && tool_answer_n_calls(c->tools) > 0)
+        if (c->text.len == 0 && (tool_answer_n_calls(c->tools) > 0 || c->thoughts.len > 0))
             write_puts(w, "null");
         else
             write_json(w, buf_str(&c->text), c->text.len);
+        if (c->thoughts.len > 0) {
+            write_puts(w, ",");
+            write_thoughts(w, c);
+        }
         if (tool_answer_n_calls(c->tools) > 0) {
             write_puts(w, ",");
             tool_answer_write(w, c->tools);
@@ -257,10 +274,15 @@ static enum status write_delta(struct call *call, const struct choice *c, struct
 {
     struct writer w = {out, OK};
 
-    bool has_calls = tool_answer_has_delta(c->tools), has_text = c->text.len > 0 || !has_calls;
+    bool has_calls = tool_answer_has_delta(c->tools), has_thoughts = c->thoughts.len > 0;
+    bool has_text = c->text.len > 0 || (!has_calls && !has_thoughts);
 
     begin_frame(&w, call, c);
     write_puts(&w, is_chat(call) ? ",\"delta\":{" : ",");
+    if (has_thoughts) {
+        write_thoughts(&w, c);
+        write_puts(&w, has_text || has_calls ? "," : "");
+    }
     if (has_text) {
         write_puts(&w, is_chat(call) ? "\"content\":" : "\"text\":");
         write_json(&w, buf_str(&c->text), c->text.len);

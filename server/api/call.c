@@ -20,6 +20,7 @@
 #include "server/api/router.h"
 #include "server/api/speculation.h"
 #include "server/server.h"
+#include "server/api/structured.h"
 #include "server/api/tally.h"
 #include "server/api/tool_answer.h"
 #include "server/api/wait.h"
@@ -463,12 +464,17 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
     r->text_continues = call->shape->kind == PARAMS_COMPLETION;
     r->grammar = call->params.grammar ? grammar_ref(call->params.grammar) : NULL;
+    const struct reasoning_format *reasoning = call->params.reasoning;
+    if (structured_allows(reasoning))
+        r->grammar_prefix = reasoning_prefix(reasoning, prompt->reasoning);
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);
     c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
     if (prompt->wants_citations &&
         (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
+        return buf_why(why, s, "out of memory");
+    if (reasoning && (s = choice_reason(c, reasoning, prompt->reasoning)) != OK)
         return buf_why(why, s, "out of memory");
     if (call->params.tools.format && (s = tool_answer_create(&c->tools, &call->params.tools)) != OK)
         return buf_why(why, s, "out of memory");
