@@ -85,7 +85,7 @@ static void write_usage(struct writer *w, const struct call *call)
                  "\"output_tokens_details\":{\"reasoning_tokens\":%" PRIu64
                  "},\"total_tokens\":%u}",
                  r->prompt.n_ids, atomic_load(&r->n_cached), (uint64_t)request_n_written(r),
-                 c->n_taken, (uint64_t)0, r->prompt.n_ids + c->n_taken);
+                 c->n_taken, c->n_thought_tokens, r->prompt.n_ids + c->n_taken);
 }
 
 static const char *failure_code(enum status s)
@@ -123,11 +123,9 @@ static void write_response(struct writer *w, const struct call *call, const char
     write_puts(w, ",\"output\":[");
     write_buf(w, &st->output.items);
     write_puts(w, "]");
-    if (is_over && !words) {
+    if (is_over && call->choices) { /* before, OpenAI's answers have null, which breaks its schema */
         write_usage(w, call);
         answer_write_documents(w, call);
-    } else {
-        write_puts(w, ",\"usage\":null");
     }
     write_puts(w, "}");
 }
@@ -241,6 +239,17 @@ static void add_annotations(struct response_state *st, struct writer *w, const s
     buf_fini(&one);
 }
 
+static void add_thoughts(struct response_state *st, struct writer *w, const struct choice *c)
+{
+    const struct buf none = {0};
+
+    if (c->thoughts.len == 0)
+        return;
+    if (st->output.open != RESPONSE_REASONING)
+        response_output_open(&st->output, w, RESPONSE_REASONING);
+    response_output_text(&st->output, w, c->thoughts.data, c->thoughts.len, &none);
+}
+
 static void add_text(struct response_state *st, struct writer *w, const struct call *call,
                      const struct choice *c)
 {
@@ -264,7 +273,7 @@ static void add_text(struct response_state *st, struct writer *w, const struct c
 static void add_arguments(struct response_state *st, struct writer *w, const struct choice *c)
 {
     struct tool_call_view v;
-    struct buf none = {0};
+    const struct buf none = {0};
 
     if (st->output.open != RESPONSE_CALL)
         return;
@@ -297,6 +306,7 @@ static void add_delta(struct call *call, const struct choice *c, struct writer *
         append(w, &st->logprobs, ",", st->logprobs.len > 0);
         append(w, &st->logprobs, c->lp[LP_CONTENT].data, c->lp[LP_CONTENT].len);
     }
+    add_thoughts(st, w, c);
     add_arguments(st, w, c);
     add_text(st, w, call, c);
     add_calls(st, w, c);
