@@ -252,6 +252,8 @@ static const struct option_row rows[] = {
           "recently used one is forgotten first; 0: none"),
     SIZE(NULL, "stored-responses-bytes", stored_responses_bytes, 0, UINT64_C(1) << 50, "256M",
          "memory that they may take"),
+    COUNT(NULL, "background-responses", background_responses, 0, 1024, "64",
+          "responses with background: true that run at once; one more is answered with 429"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/flags.h"
 #include "server/auth/auth.h"
+#include "server/api/background.h"
 #include "server/api/documents.h"
 #include "server/api/route.h"
 #include "server/api/responses.h"
@@ -85,6 +86,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     if (s == OK)
         s = structured_create(&srv->structured, srv->tokenizer, srv->info->n_vocab);
     if (s == OK)
+        s = background_create(&srv->background, config->background_responses);
+    if (s == OK)
         s = responses_create(&srv->responses, config->stored_responses,
                              config->stored_responses_bytes);
     if (s != OK)
@@ -103,6 +106,8 @@ void server_fini(struct server *srv)
     srv->tally = NULL;
     router_flows_destroy(srv->router_flows);
     structured_destroy(srv->structured);
+    background_destroy(srv->background);
+    srv->background = NULL;
     responses_destroy(srv->responses);
     srv->responses = NULL;
     srv->router_flows = NULL;

@@ -21,6 +21,7 @@
 #include "server/api/unknown_fields.h"
 
 struct auth;
+struct background;
 struct embeddings;
 struct http_server;
 struct library;
@@ -55,6 +56,7 @@ struct server {
     char system_fingerprint[32];
     struct structured *structured;  /* forms of answers; locks itself */
     struct responses *responses;    /* of /v1/responses; locks itself */
+    struct background *background;  /* of /v1/responses; locks itself; closed by main */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;
 };

@@ -18,26 +18,28 @@
 
 #define RESPONSE_BYTES_MAX (1u << 30)
 #define ANNOTATION_BYTES_MAX (64u << 10)
+#define FOLLOW_BYTES_MAX ((size_t)1 << 20)
 
-struct response_state {
+struct response_answer {
     struct response_ask ask;
     struct response_output output;
-    struct buf echo;     /* what the response repeats of its request */
-    struct buf logprobs; /* of tokens whose text has not come */
-    struct buf blank;    /* white space that begins no message, unless text follows */
-    uint32_t n_calls;    /* of tools, that are items */
-    uint32_t n_cited;    /* citations that are annotations */
-    bool began;          /* the first events were written */
+    struct response_follower *follower; /* of the client that made a call in the background */
+    struct buf echo;                    /* what the response repeats of its request */
+    struct buf logprobs;                /* of tokens whose text has not come */
+    struct buf blank; /* white space that begins no message, unless text follows */
+    uint32_t n_calls; /* of tools, that are items */
+    uint32_t n_cited; /* citations that are annotations */
+    bool began;       /* the first events were written */
 };
 
-static struct response_state *state_of(const struct call *call)
+static struct response_answer *state_of(const struct call *call)
 {
     return call->shape_state;
 }
 
 enum status response_answer_create(struct call *call, struct response_ask **ask)
 {
-    struct response_state *st = calloc(1, sizeof *st);
+    struct response_answer *st = calloc(1, sizeof *st);
 
     if (!st)
         return ERR_NOMEM;
@@ -54,7 +56,7 @@ enum status response_answer_create(struct call *call, struct response_ask **ask)
 
 enum status response_answer_begin(struct call *call)
 {
-    struct response_state *st = state_of(call);
+    struct response_answer *st = state_of(call);
 
     st->output.in_summary = st->ask.wants_summary;
     return response_ask_write(&st->ask, &call->params, &st->echo);
@@ -62,7 +64,7 @@ enum status response_answer_begin(struct call *call)
 
 static void destroy(void *state)
 {
-    struct response_state *st = state;
+    struct response_answer *st = state;
 
     response_ask_fini(&st->ask);
     response_output_fini(&st->output);
@@ -99,7 +101,7 @@ static const char *failure_code(enum status s)
 static void write_response(struct writer *w, const struct call *call, const char *status,
                            enum status s, const char *words)
 {
-    const struct response_state *st = state_of(call);
+    const struct response_answer *st = state_of(call);
     bool is_over = strcmp(status, "in_progress") != 0 && strcmp(status, "queued") != 0;
 
     write_format(w, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%" PRId64, call->id,
@@ -123,7 +125,8 @@ static void write_response(struct writer *w, const struct call *call, const char
     write_puts(w, ",\"output\":[");
     write_buf(w, &st->output.items);
     write_puts(w, "]");
-    if (is_over && call->choices) { /* before, OpenAI's answers have null, which breaks its schema */
+    if (is_over &&
+        call->choices) { /* before, OpenAI's answers have null, which breaks its schema */
         write_usage(w, call);
         answer_write_documents(w, call);
     }
@@ -133,15 +136,17 @@ static void write_response(struct writer *w, const struct call *call, const char
 /* Keep the response, whose JSON is final. An answer that is not kept is an answer all the same. */
 static void keep(struct call *call, const struct buf *json)
 {
-    struct response_state *st = state_of(call);
+    struct response_answer *st = state_of(call);
     struct response_turn *turn = st->ask.turn;
 
     if (!st->ask.store)
         return;
     enum status s = buf_append(&turn->output, buf_str(&st->output.items), st->output.items.len);
     atomic_store(&turn->is_final, s == OK);
-    if (s == OK)
-        s = responses_keep(call->srv->responses, call->account->owner, turn, json);
+    if (st->ask.background)
+        responses_update(call->srv->responses, turn, json);
+    else if (s == OK)
+        s = responses_keep(call->srv->responses, call->account->owner, turn, json, RESPONSE_FINAL);
     if (s != OK)
         log_event_each(LOG_WARN, "response_not_kept", "id=%s reason=\"%s\"", call->http_id,
                        status_words(s));
@@ -181,7 +186,7 @@ static void write_results(struct writer *w, const struct call *call)
 
 static void write_search(struct writer *w, const struct call *call)
 {
-    struct response_state *st = state_of(call);
+    struct response_answer *st = state_of(call);
     struct writer fields = {&st->output.fields, OK};
 
     response_output_open(&st->output, w, RESPONSE_SEARCH);
@@ -214,7 +219,7 @@ static bool is_blank(const struct buf *b)
     return true;
 }
 
-static void add_annotations(struct response_state *st, struct writer *w, const struct call *call,
+static void add_annotations(struct response_answer *st, struct writer *w, const struct call *call,
                             const struct choice *c)
 {
     const struct prompt *p = &call->prompts[0];
@@ -239,7 +244,7 @@ static void add_annotations(struct response_state *st, struct writer *w, const s
     buf_fini(&one);
 }
 
-static void add_thoughts(struct response_state *st, struct writer *w, const struct choice *c)
+static void add_thoughts(struct response_answer *st, struct writer *w, const struct choice *c)
 {
     const struct buf none = {0};
 
@@ -250,7 +255,7 @@ static void add_thoughts(struct response_state *st, struct writer *w, const stru
     response_output_text(&st->output, w, c->thoughts.data, c->thoughts.len, &none);
 }
 
-static void add_text(struct response_state *st, struct writer *w, const struct call *call,
+static void add_text(struct response_answer *st, struct writer *w, const struct call *call,
                      const struct choice *c)
 {
     if (c->text.len == 0)
@@ -270,7 +275,7 @@ static void add_text(struct response_state *st, struct writer *w, const struct c
 }
 
 /* More arguments of the open call. */
-static void add_arguments(struct response_state *st, struct writer *w, const struct choice *c)
+static void add_arguments(struct response_answer *st, struct writer *w, const struct choice *c)
 {
     struct tool_call_view v;
     const struct buf none = {0};
@@ -284,7 +289,7 @@ static void add_arguments(struct response_state *st, struct writer *w, const str
                              v.arguments->len - n_before, &none);
 }
 
-static void add_calls(struct response_state *st, struct writer *w, const struct choice *c)
+static void add_calls(struct response_answer *st, struct writer *w, const struct choice *c)
 {
     struct tool_call_view v;
 
@@ -300,7 +305,7 @@ static void add_calls(struct response_state *st, struct writer *w, const struct 
 
 static void add_delta(struct call *call, const struct choice *c, struct writer *w)
 {
-    struct response_state *st = state_of(call);
+    struct response_answer *st = state_of(call);
 
     if (c->lp[LP_CONTENT].len > 0) {
         append(w, &st->logprobs, ",", st->logprobs.len > 0);
@@ -314,7 +319,7 @@ static void add_delta(struct call *call, const struct choice *c, struct writer *
 
 static void add_end(struct call *call, struct writer *w)
 {
-    struct response_state *st = state_of(call);
+    struct response_answer *st = state_of(call);
     struct response_output *o = &st->output;
     bool has_output = o->n_items > (st->ask.file_search ? 1u : 0u);
 
@@ -373,9 +378,29 @@ static void write_state(struct call *call, struct writer *w, const char *name, c
     buf_fini(&response);
 }
 
+/* Say to clients that ask for a response in the background how far it is. */
+static enum status tell(struct call *call, const char *status, bool is_new)
+{
+    struct response_answer *st = state_of(call);
+    struct buf json;
+    struct writer w = {&json, OK};
+
+    buf_init(&json, RESPONSE_BYTES_MAX);
+    write_response(&w, call, status, OK, NULL);
+    if (w.status == OK && is_new)
+        w.status = responses_keep(call->srv->responses, call->account->owner, st->ask.turn, &json,
+                                  call->params.stream ? RESPONSE_STREAMING : RESPONSE_RUNNING);
+    else if (w.status == OK)
+        responses_update(call->srv->responses, st->ask.turn, &json);
+    buf_fini(&json);
+    return w.status;
+}
+
 static void begin_events(struct call *call, struct writer *w)
 {
     state_of(call)->began = true;
+    if (w->status == OK && state_of(call)->ask.background)
+        w->status = tell(call, "in_progress", false);
     write_state(call, w, "response.created", "in_progress", OK, NULL);
     write_state(call, w, "response.in_progress", "in_progress", OK, NULL);
 }
@@ -425,6 +450,20 @@ static enum status write_finish(struct call *call, struct buf *out)
     return w.status;
 }
 
+/* OpenAI's schema has no event for this: the stream ends. */
+static void write_cancelled(struct call *call, struct writer *w)
+{
+    struct buf response;
+    struct writer r = {&response, w->status};
+
+    buf_init(&response, RESPONSE_BYTES_MAX);
+    write_response(&r, call, "cancelled", OK, NULL);
+    w->status = r.status;
+    if (w->status == OK)
+        keep(call, &response);
+    buf_fini(&response);
+}
+
 static enum status write_error(struct call *call, enum status s, const char *words, struct buf *out)
 {
     struct writer w = {out, OK};
@@ -432,7 +471,10 @@ static enum status write_error(struct call *call, enum status s, const char *wor
     if (!state_of(call)->began)
         begin_events(call, &w);
     response_output_end(&state_of(call)->output, &w, "incomplete");
-    write_state(call, &w, "response.failed", "failed", s, words);
+    if (atomic_load(&call->is_cancelled))
+        write_cancelled(call, &w);
+    else
+        write_state(call, &w, "response.failed", "failed", s, words);
     return w.status;
 }
 
@@ -441,6 +483,57 @@ static enum status write_prompts(const struct call *call, struct buf *out)
     return buf_printf(out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%u}",
                       prompt_n_ids(&call->prompts[0]));
 }
+
+/* --- in the background --- */
+
+static enum status accept(struct call *call, struct http_exchange *x)
+{
+    struct response_answer *st = state_of(call);
+    struct responses *responses = call->srv->responses;
+    struct buf json;
+    enum status s = tell(call, "queued", true);
+
+    if (s == OK && call->params.stream) {
+        s = responses_follow(&st->follower, responses, call->account->owner, call->id, -1);
+        if (s == OK)
+            response_follower_wake(st->follower, http_wake, http_waker(x));
+        return s;
+    }
+    buf_init(&json, RESPONSE_BYTES_MAX);
+    if (s == OK)
+        s = responses_get(responses, call->account->owner, call->id, &json);
+    if (s == OK)
+        http_reply(x, 200, "application/json", &json);
+    buf_fini(&json);
+    return s;
+}
+
+static enum http_next follow(struct call *call, struct buf *out)
+{
+    bool is_over;
+
+    if (response_follower_take(state_of(call)->follower, out, FOLLOW_BYTES_MAX, &is_over) != OK)
+        return HTTP_ABORT;
+    return is_over ? HTTP_DONE : HTTP_WAIT;
+}
+
+static void leave(struct call *call)
+{
+    response_follower_close(state_of(call)->follower);
+    state_of(call)->follower = NULL;
+}
+
+static void written(struct call *call, const struct buf *out, bool is_over)
+{
+    const struct response_turn *turn = state_of(call)->ask.turn;
+
+    responses_append(call->srv->responses, turn, out);
+    if (is_over)
+        responses_end(call->srv->responses, turn);
+}
+
+static const struct shape_background background = {
+    .accept = accept, .follow = follow, .left = leave, .written = written};
 
 const struct shape answer_response = {.name = "responses",
                                       .id_prefix = "resp",
@@ -454,4 +547,5 @@ const struct shape answer_response = {.name = "responses",
                                       .finish = write_finish,
                                       .error = write_error,
                                       .prompts = write_prompts,
+                                      .background = &background,
                                       .destroy = destroy};

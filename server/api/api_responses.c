@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "server/api/answer_response.h"
 #include "server/api/api.h"
+#include "server/api/background.h"
 #include "server/api/call.h"
 #include "server/api/caller.h"
 #include "server/api/lookup.h"
@@ -20,6 +22,10 @@
 #define CANCEL "/cancel"
 #define INPUT_ITEMS "/input_items"
 #define REPLY_BYTES_MAX (1u << 30)
+#define FOLLOW_BYTES_MAX ((size_t)1 << 20)
+#define KEEP_ALIVE_NS UINT64_C(1000000000)
+#define N_CANCEL_WAITS 500
+#define CANCEL_WAIT_NS UINT64_C(10000000)
 
 /* --- POST --- */
 
@@ -141,6 +147,7 @@ static enum status read_call(struct call *call, const struct json *body, struct 
         return s;
     s = read_params(call, ask, why);
     call->wants_found_texts = ask->wants_results;
+    call->wants_background = ask->background && !call->renders;
     if (s == OK && lookup_is_needed(ask->chat))
         return lookup_begin(call, ask->chat, why);
     if (s == OK)
@@ -155,7 +162,7 @@ void api_responses(struct server *srv, struct http_exchange *x)
     call_serve(srv, x, &answer_response, read_call);
 }
 
-void api_response_input_tokens(struct server *srv, struct http_exchange *x)
+void api_response_tokens(struct server *srv, struct http_exchange *x)
 {
     call_render(srv, x, &answer_response, read_call);
 }
@@ -299,20 +306,75 @@ static void reply_items(struct server *srv, struct http_exchange *x, const char 
     js_unref(items);
 }
 
-void api_response(struct server *srv, struct http_exchange *x)
-{
-    const char *path = http_path(x);
-    char id[RESPONSE_ID_BYTES];
-    struct buf body;
+/* --- events of a response in the background --- */
 
-    if (strlen(path) > strlen(INPUT_ITEMS) &&
-        strcmp(path + strlen(path) - strlen(INPUT_ITEMS), INPUT_ITEMS) == 0) {
-        if (get_id(x, INPUT_ITEMS, id))
-            reply_items(srv, x, id);
+static enum http_next on_follow_step(void *ctx, struct http_exchange *x)
+{
+    (void)ctx;
+    (void)x;
+    return HTTP_STREAM;
+}
+
+static enum http_next on_follow_fill(void *ctx, struct buf *out, uint64_t idle_ns)
+{
+    bool is_over = false;
+
+    if (response_follower_take(ctx, out, FOLLOW_BYTES_MAX, &is_over) != OK)
+        return HTTP_ABORT;
+    if (!is_over && out->len == 0 && idle_ns >= KEEP_ALIVE_NS &&
+        buf_puts(out, answer_response.keep_alive) != OK)
+        return HTTP_ABORT;
+    return is_over ? HTTP_DONE : HTTP_WAIT;
+}
+
+static void on_follow_gone(void *ctx)
+{
+    (void)ctx; /* the response goes on */
+}
+
+static void on_follow_close(void *ctx, int status)
+{
+    (void)status;
+    response_follower_close(ctx);
+}
+
+static void follow(struct server *srv, struct http_exchange *x, const char *id)
+{
+    static const struct http_async async = {.step = on_follow_step,
+                                            .fill = on_follow_fill,
+                                            .gone = on_follow_gone,
+                                            .close = on_follow_close};
+    const char *text = http_query(x, "starting_after");
+    size_t n = text ? strspn(text, "0123456789") : 0;
+    struct response_follower *f;
+
+    if (text && (n == 0 || n > 9 || text[n])) {
+        error_reply(x, ERR_INVALID, NULL, "starting_after: expected the number of an event");
         return;
     }
-    if (!get_id(x, "", id))
+    enum status s = responses_follow(&f, srv->responses, owner_of(x), id, text ? atoi(text) : -1);
+    if (s == ERR_NOT_FOUND)
+        reply_not_found(x, id);
+    else if (s != OK)
+        error_reply(x, s == ERR_UNSUPPORTED ? ERR_INVALID : s, NULL,
+                    "stream: only the events of responses that were made with background and "
+                    "stream are kept");
+    if (s != OK)
         return;
+    if (http_defer(x, &async, f) == OK) {
+        response_follower_wake(f, http_wake, http_waker(x));
+    } else {
+        error_reply(x, ERR_UNAVAILABLE, NULL, "the server is shutting down");
+        response_follower_close(f);
+    }
+}
+
+/* --- one response --- */
+
+static void reply_response(struct server *srv, struct http_exchange *x, const char *id)
+{
+    struct buf body;
+
     buf_init(&body, REPLY_BYTES_MAX);
     enum status s = responses_get(srv->responses, owner_of(x), id, &body);
     if (s == OK)
@@ -324,6 +386,23 @@ void api_response(struct server *srv, struct http_exchange *x)
     buf_fini(&body);
 }
 
+void api_response(struct server *srv, struct http_exchange *x)
+{
+    const char *path = http_path(x), *stream = http_query(x, "stream");
+    size_t n = strlen(path), n_items = strlen(INPUT_ITEMS);
+    char id[RESPONSE_ID_BYTES];
+
+    if (n > n_items && strcmp(path + n - n_items, INPUT_ITEMS) == 0) {
+        if (get_id(x, INPUT_ITEMS, id))
+            reply_items(srv, x, id);
+    } else if (get_id(x, "", id)) {
+        if (stream && strcmp(stream, "true") == 0)
+            follow(srv, x, id);
+        else
+            reply_response(srv, x, id);
+    }
+}
+
 void api_response_delete(struct server *srv, struct http_exchange *x)
 {
     char id[RESPONSE_ID_BYTES];
@@ -332,6 +411,7 @@ void api_response_delete(struct server *srv, struct http_exchange *x)
 
     if (!get_id(x, "", id))
         return;
+    (void)background_cancel(srv->background, owner_of(x), id);
     if (!responses_delete(srv->responses, owner_of(x), id)) {
         reply_not_found(x, id);
         return;
@@ -343,14 +423,22 @@ void api_response_delete(struct server *srv, struct http_exchange *x)
 
 void api_response_cancel(struct server *srv, struct http_exchange *x)
 {
+    enum response_state state = RESPONSE_FINAL;
+    bool was_background = true;
     char id[RESPONSE_ID_BYTES];
 
     if (!get_id(x, CANCEL, id))
         return;
-    struct response_turn *turn = responses_turn(srv->responses, owner_of(x), id);
-    if (turn)
-        error_reply(x, ERR_INVALID, NULL, "Cannot cancel a synchronous response.");
+    (void)background_cancel(srv->background, owner_of(x), id);
+    /* The engine ends the request with its step. */
+    for (int i = 0; i < N_CANCEL_WAITS; i++) {
+        bool found = responses_look(srv->responses, owner_of(x), id, &state, &was_background);
+        if (!found || state == RESPONSE_FINAL)
+            break;
+        clock_sleep_ns(CANCEL_WAIT_NS);
+    }
+    if (was_background)
+        reply_response(srv, x, id);
     else
-        reply_not_found(x, id);
-    response_turn_unref(turn);
+        error_reply(x, ERR_INVALID, NULL, "Cannot cancel a synchronous response.");
 }

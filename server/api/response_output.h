@@ -24,11 +24,11 @@ enum response_item {
 
 struct response_output {
     char id[RESPONSE_ID_BYTES]; /* of the response */
-    bool streams;                         /* write events */
-    bool in_summary;                      /* reasoning is its summary */
-    uint64_t n_events;                    /* sequence_number of the next one */
-    struct buf items;                     /* of ended items, separated by commas */
-    uint32_t n_items;                     /* ended ones */
+    bool streams;               /* write events */
+    bool in_summary;            /* reasoning is its summary */
+    uint64_t n_events;          /* sequence_number of the next one */
+    struct buf items;           /* of ended items, separated by commas */
+    uint32_t n_items;           /* ended ones */
     /* The open item. */
     enum response_item open;
     char item_id[RESPONSE_ITEM_ID_BYTES];

@@ -14,7 +14,7 @@ import tempfile
 from typing import Any, Callable
 
 import openai_schema
-from http_helpers import TIMEOUT, Server, run_tests, tarn_server
+from http_helpers import TIMEOUT, Server, run_tests, tarn_server, wait_until
 from test_openai_shapes import RECORDED, compare, recorded, sse
 from test_reasoning import INSIDE, THINKS
 from test_tools import make_folder
@@ -318,6 +318,7 @@ def the_oldest_responses_are_forgotten() -> None:
     answers = [ask(f"{i}", max_output_tokens=1) for i in range(45)]
     found = [request("GET", f"{PATH}/{a['id']}")[0] for a in answers]
     assert found == 5 * [404] + 40 * [200], found
+    assert metric("stored_responses") == 40 and metric("stored_responses_bytes") > 40 * 1000
 
 
 def truncation_drops_the_oldest_items() -> None:
@@ -333,6 +334,94 @@ def truncation_drops_the_oldest_items() -> None:
 
 def max_model_len() -> int:
     return request("GET", "/v1/models")[1]["data"][0]["max_model_len"]
+
+
+# --- in the background ---
+
+def poll(response_id: str) -> Any:
+    """The response when it is over."""
+    found: list[Any] = []
+
+    def is_over() -> bool:
+        status, answer = request("GET", f"{PATH}/{response_id}")
+        assert status == 200, answer
+        openai_schema.check("Response", answer)
+        found[:] = [answer]
+        return answer["status"] not in ("queued", "in_progress")
+    wait_until(is_over)
+    return found[0]
+
+
+def a_response_in_the_background_is_polled() -> None:
+    whole = ask(temperature=0)
+    begun = ask(temperature=0, background=True)
+    assert begun["status"] in ("queued", "in_progress", whole["status"]) and begun["background"]
+    over = poll(begun["id"])
+    assert text_of(over) == text_of(whole) and over["usage"]["output_tokens"] == whole["usage"][
+        "output_tokens"]
+    assert n_tokens("?", previous_response_id=over["id"]) == n_tokens(
+        "?", previous_response_id=whole["id"])
+    refused(400, "background", background=True, store=False)
+
+
+def its_events_can_be_read_again() -> None:
+    events = stream(background=True)
+    path = f"{PATH}/{events[0]['response']['id']}?stream=true"
+    assert stream(path=path, method="GET") == events
+    assert stream(path=path + "&starting_after=4", method="GET") == events[5:]
+    client = CLIENTS[0]
+    again = client.responses.retrieve(events[0]["response"]["id"], stream=True, starting_after=4)
+    assert [e.sequence_number for e in again] == [e["sequence_number"] for e in events[5:]]
+    assert request("GET", f"{PATH}/{ask()['id']}?stream=true")[0] == 400
+    assert request("GET", path + "&starting_after=x")[0] == 400
+
+
+def it_goes_on_when_its_client_leaves() -> None:
+    body = {**SHORT, "input": "Go on.", "stream": True, "background": True, "ignore_eos": True,
+            "max_output_tokens": 600}
+    s = SERVER.open_raw(PATH, body, {"Authorization": "Bearer one"})
+    text = b""
+    while b'"id":"resp_' not in text or b"output_text.delta" not in text:
+        text += s.recv(4096)
+    s.close()
+    found = re.search(rb'"id":"(resp_\w+)"', text)
+    assert found
+    over = poll(found[1].decode())
+    assert over["status"] == "incomplete" and over["usage"]["output_tokens"] == 600, over
+
+
+def it_is_cancelled() -> None:
+    """P2: a cancelled response holds no KV."""
+    long = {"background": True, "ignore_eos": True, "max_output_tokens": 900}
+    begun = ask(**long)
+    status, answer = request("POST", f"{PATH}/{begun['id']}/cancel")
+    assert status == 200 and answer["status"] == "cancelled", answer
+    openai_schema.check("Response", answer)
+    assert request("POST", f"{PATH}/{begun['id']}/cancel")[1] == answer
+    refused(400, "previous_response_id", previous_response_id=begun["id"] + "x")
+    status, answer = request("POST", f"{PATH}/{ask()['id']}/cancel")
+    assert status == 400 and "synchronous" in answer["error"]["message"], answer
+    assert request("DELETE", f"{PATH}/{ask(**long)['id']}")[0] == 200
+    wait_until(lambda: metric("num_requests_running") + metric("background_responses") == 0)
+
+
+def metric(name: str) -> float:
+    _, text = request("GET", "/metrics", key="boss")
+    found = re.search(rf"^\w+:{name}\{{.*\}} (\S+)$", text, re.M)
+    assert found, name
+    return float(found[1])
+
+
+def too_many_in_the_background_are_refused() -> None:
+    """The server runs 2 at once."""
+    long = {"background": True, "ignore_eos": True, "max_output_tokens": 900, "input": "x"}
+    answers = [request("POST", PATH, long) for _ in range(8)]
+    assert {s for s, _ in answers} == {200, 429}, answers
+    for status, answer in answers:
+        if status == 200:
+            assert request("POST", f"{PATH}/{answer['id']}/cancel")[0] == 200
+        else:
+            assert answer["error"]["param"] == "background", answer
 
 
 # --- errors ---
@@ -411,7 +500,9 @@ TESTS: list[Callable[[], None]] = [
     logprobs_come_where_they_are_included, search_finds_and_cites_documents,
     a_chain_is_the_whole_conversation, the_kv_of_a_chain_is_reused,
     pages_of_input_items_follow_each_other, a_response_belongs_to_its_tenant,
-    what_is_not_stored_is_not_found, truncation_drops_the_oldest_items, mistakes_are_named,
+    what_is_not_stored_is_not_found, a_response_in_the_background_is_polled,
+    its_events_can_be_read_again, it_goes_on_when_its_client_leaves, it_is_cancelled,
+    too_many_in_the_background_are_refused, truncation_drops_the_oldest_items, mistakes_are_named,
     the_client_parses_and_streams, the_async_client_works, the_oldest_responses_are_forgotten]
 
 
@@ -420,6 +511,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tarn-responses-") as root:
         model = make_folder(root, "t", THINKS, "</think>")
         with tarn_server(model, "--api-key", ",".join(KEYS), "--stored-responses", "40",
+                         "--background-responses", "2",
+                         "--admin-api-key", "boss",
                          "--documents-path", root + "/documents") as SERVER:
             CLIENTS.append(openai.OpenAI(base_url=SERVER.url + "/v1", api_key="one",
                                          max_retries=0, timeout=TIMEOUT))
