@@ -407,6 +407,7 @@ static enum status read_source(struct exprs *e, enum grammar_kind kind, const st
     case GRAMMAR_JSON_OBJECT: *out = front_json_object(e); return OK;
     case GRAMMAR_JSON_SCHEMA: return front_json_schema(e, source, out, why);
     case GRAMMAR_CHOICE: return front_choice(e, source, out, why);
+    case GRAMMAR_TAGS: return front_tags(e, source, out, why);
     case GRAMMAR_CALLS: return front_calls(e, source, out, why);
     case GRAMMAR_REGEX:
         return text ? front_regex(e, text, len, 0, out, why)

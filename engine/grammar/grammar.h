@@ -50,6 +50,7 @@ enum grammar_kind {
     GRAMMAR_REGEX,       /* source: a string, that the whole answer must match */
     GRAMMAR_CHOICE,      /* source: an array of strings */
     GRAMMAR_EBNF,        /* source: a string, in the notation of llama.cpp (GBNF) or of Lark */
+    GRAMMAR_TAGS,        /* source: a structural tag: front_tags() of front.h */
     GRAMMAR_CALLS        /* source: calls of tools: front_calls() of front.h */
 };
 

@@ -4,17 +4,21 @@
  *     tarn-grammar-masks MODEL [SCHEMAS | FILE]
  *
  * MODEL is a directory with a tokenizer, or a GGUF file. Each of SCHEMAS (200) random schemas, or
- * each line of FILE, a JSON schema, is new to the server: the schema is compiled, and two answers
- * of random tokens are written. A step is the mask of one token, and taking the token. `engine` is
- * the part that the engine's thread does; `other` are the masks that it leaves to another thread.
- * Then the same for grammars that are made to take long. */
+ * each line of FILE, is new to the server: the schema is compiled, and two answers of random tokens
+ * are written. A step is the mask of one token, and taking the token. `engine` is the part that the
+ * engine's thread does; `other` are the masks that it leaves to another thread. Times are those of
+ * the thread's core. Then the same for grammars that are made to take long.
+ *
+ * A line of FILE is a JSON schema, or an object {"schema", "tests": [{"data", "valid"}]}, as of
+ * JSONSchemaBench and of JSON-Schema-Test-Suite: then the values are tried too. Reasons of refusals
+ * are printed, one a line. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "engine/grammar/grammar.h"
 #include "engine/run/vocab_mask.h"
 #include "engine/text/tokenizer/tokenizer.h"
@@ -27,6 +31,15 @@
 #define SLICE 10000u /* of the engine's step, with some ten rows */
 
 static uint64_t seed = 1;
+
+/* Time of this thread's core: other programs do not count. */
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 static uint32_t drawn(uint32_t n)
 {
@@ -92,6 +105,8 @@ struct writer {
     struct times steps, engine, other; /* microseconds */
     struct times compiles;             /* milliseconds */
     uint32_t n_refused;                /* answers that took too much work */
+    uint32_t n_valid, n_invalid;       /* values that were tried */
+    uint32_t n_missed, n_wrong;        /* of them, not accepted, and accepted */
 };
 
 static uint32_t closing_quote(const struct writer *w, uint32_t n, uint32_t otherwise)
@@ -126,14 +141,14 @@ static uint32_t choose(struct writer *w, uint32_t *n_in_string)
 /* The mask, as the engine computes it. */
 static enum status take_mask(struct writer *w, struct grammar_run *r)
 {
-    uint64_t t0 = clock_now_ns(), t1;
+    uint64_t t0 = now_ns(), t1;
     enum status s = grammar_run_try_mask(r, SLICE, &w->eos, 1, w->mask);
 
-    t1 = clock_now_ns();
+    t1 = now_ns();
     add_time(&w->engine, (double)(t1 - t0) / 1e3);
     if (s == ERR_BUSY) {
         s = grammar_run_prepare(r);
-        add_time(&w->other, (double)(clock_now_ns() - t1) / 1e3);
+        add_time(&w->other, (double)(now_ns() - t1) / 1e3);
         if (s == OK)
             s = grammar_run_try_mask(r, SLICE, &w->eos, 1, w->mask);
     }
@@ -147,18 +162,18 @@ static void write_answer(struct writer *w, struct grammar *g, bool closes_string
 
     check(grammar_run_init(&r, g, true), NULL);
     for (uint32_t i = 0; i < STEPS_MAX && !r.is_over; i++) {
-        uint64_t t = clock_now_ns();
+        uint64_t t = now_ns();
         enum status s = take_mask(w, &r);
-        t = clock_now_ns() - t;
+        t = now_ns() - t;
         if (s == ERR_TOO_LARGE || s == ERR_UNSUPPORTED) {
             w->n_refused++;
             break;
         }
         check(s, NULL);
         uint32_t id = choose(w, closes_strings ? &n_in_string : NULL);
-        uint64_t began = clock_now_ns();
+        uint64_t began = now_ns();
         check(grammar_run_feed(&r, &w->eos, 1, id), NULL);
-        add_time(&w->steps, (double)(t + clock_now_ns() - began) / 1e3);
+        add_time(&w->steps, (double)(t + now_ns() - began) / 1e3);
     }
     grammar_run_fini(&r);
 }
@@ -191,22 +206,48 @@ static void show_all(struct writer *w)
     show("step", &w->steps, "us");
     show("engine", &w->engine, "us");
     show("other", &w->other, "us");
-    printf("refused  %7u\n", w->n_refused);
-    w->n_refused = 0;
+    printf("refused  %7u answers\n", w->n_refused);
+    if (w->n_valid + w->n_invalid > 0)
+        printf("values   %7u valid, of which %u not accepted; %u invalid, of which %u accepted\n",
+               w->n_valid, w->n_missed, w->n_invalid, w->n_wrong);
+    w->n_refused = w->n_valid = w->n_invalid = 0;
+}
+
+static void try_values(struct writer *w, struct grammar *g, const struct json *tests)
+{
+    struct buf text;
+
+    buf_init(&text, 64 << 20);
+    for (size_t i = 0; i < js_len(tests); i++) {
+        bool valid = js_bool(js_get(js_at(tests, i), "valid")), yes = false;
+        buf_reset(&text);
+        check(js_write(&text, js_get(js_at(tests, i), "data")), NULL);
+        if (grammar_matches(g, text.data, text.len, &yes) != OK)
+            yes = false; /* too much work */
+        w->n_valid += valid;
+        w->n_invalid += !valid;
+        w->n_missed += valid && !yes;
+        w->n_wrong += !valid && yes;
+        if (!valid && yes)
+            printf("accepted although invalid: %.300s\n", buf_str(&text));
+    }
+    buf_fini(&text);
 }
 
 static void run(struct writer *w, struct grammar_vocab *v, enum grammar_kind kind,
-                const struct json *source, bool closes_strings)
+                const struct json *source, const struct json *tests, bool closes_strings)
 {
     struct grammar *g = NULL;
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    uint64_t began = clock_now_ns();
+    uint64_t began = now_ns();
     enum status s = grammar_create(&g, v, kind, source, &why);
-    add_time(&w->compiles, (double)(clock_now_ns() - began) / 1e6);
+    add_time(&w->compiles, (double)(now_ns() - began) / 1e6);
     if (s != OK)
         printf("%s: %s\n", status_name(s), buf_str(&why));
+    if (g)
+        try_values(w, g, tests);
     for (uint32_t k = 0; g && k < ANSWERS; k++)
         write_answer(w, g, closes_strings);
     grammar_unref(g);
@@ -223,7 +264,7 @@ static void run_random(struct writer *w, struct grammar_vocab *v, uint32_t n)
         buf_reset(&text);
         check(random_schema(&text, 0), NULL);
         check(js_parse(&schema, text.data, text.len, NULL), NULL);
-        run(w, v, GRAMMAR_JSON_SCHEMA, schema, true);
+        run(w, v, GRAMMAR_JSON_SCHEMA, schema, NULL, true);
         js_unref(schema);
     }
     buf_fini(&text);
@@ -239,8 +280,9 @@ static void run_file(struct writer *w, struct grammar_vocab *v, const char *path
     check(f ? OK : ERR_NOT_FOUND, NULL);
     while ((len = getline(&line, &cap, f)) > 0) {
         struct json *schema = NULL;
-        if (js_parse(&schema, line, (size_t)len, NULL) == OK)
-            run(w, v, GRAMMAR_JSON_SCHEMA, schema, true);
+        check(js_parse(&schema, line, (size_t)len, NULL), NULL);
+        const struct json *tests = js_get(schema, "tests");
+        run(w, v, GRAMMAR_JSON_SCHEMA, tests ? js_get(schema, "schema") : schema, tests, true);
         js_unref(schema);
     }
     free(line);
@@ -262,7 +304,7 @@ static void run_hostile(struct writer *w, struct grammar_vocab *v)
     for (size_t i = 0; i < ARRAY_SIZE(sources); i++) {
         struct json *source = js_new_string(sources[i], strlen(sources[i]));
         printf("\n%s\n", sources[i]);
-        run(w, v, GRAMMAR_REGEX, source, false);
+        run(w, v, GRAMMAR_REGEX, source, NULL, false);
         show_all(w);
         js_unref(source);
     }
@@ -285,9 +327,9 @@ int main(int argc, char **argv)
     w.tokenizer = tokenizer;
     w.n_vocab = tokenizer_n_vocab(tokenizer);
     w.eos = tokenizer_eos(tokenizer) == TOKEN_NONE ? 0 : tokenizer_eos(tokenizer);
-    uint64_t began = clock_now_ns();
+    uint64_t began = now_ns();
     check(grammar_vocab_create(&vocab, tokenizer, w.n_vocab), &why);
-    printf("%u tokens, their trees: %.0f ms\n", w.n_vocab, (double)(clock_now_ns() - began) / 1e6);
+    printf("%u tokens, their trees: %.0f ms\n", w.n_vocab, (double)(now_ns() - began) / 1e6);
     w.mask = calloc(vocab_mask_n_words(w.n_vocab), sizeof *w.mask);
     w.ids = calloc(w.n_vocab, sizeof *w.ids);
     check(w.mask && w.ids ? OK : ERR_NOMEM, &why);
