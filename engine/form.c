@@ -5,8 +5,9 @@
 #include "base/check.h"
 #include "engine/run/vocab_mask.h"
 
-enum status form_open(struct form *f, struct grammar *grammar, const struct vocab_rules *rules,
-                      const struct stop_model *model, struct form_worker *worker, bool continues)
+enum status form_open(struct form *f, struct grammar *grammar, const char *prefix,
+                      const struct vocab_rules *rules, const struct stop_model *model,
+                      struct form_worker *worker, bool continues)
 {
     size_t n_bytes = vocab_mask_n_words(model->n_vocab) * sizeof *f->mask;
     enum status s = OK;
@@ -20,6 +21,8 @@ enum status form_open(struct form *f, struct grammar *grammar, const struct voca
         s = ERR_NOMEM;
     if (s == OK && grammar)
         s = grammar_run_init(&f->run, grammar, continues);
+    if (s == OK && grammar)
+        s = grammar_run_skip(&f->run, prefix);
     if (s != OK)
         form_close(f);
     return s;

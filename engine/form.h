@@ -33,9 +33,9 @@ struct form {
     struct form_job *job;           /* NULL: none */
 };
 
-/* grammar NULL: any text. continues: as in detok_init(). The rules, the model and the worker are
- * borrowed. */
-NODISCARD enum status form_open(struct form *f, struct grammar *grammar,
+/* grammar NULL: any text. prefix: text that the grammar has read before the first token; "".
+ * continues: as in detok_init(). The rules, the model and the worker are borrowed. */
+NODISCARD enum status form_open(struct form *f, struct grammar *grammar, const char *prefix,
                                 const struct vocab_rules *rules, const struct stop_model *model,
                                 struct form_worker *worker, bool continues);
 void form_close(struct form *f); /* fine on a zeroed struct */
