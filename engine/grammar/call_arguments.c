@@ -143,8 +143,7 @@ static enum status read_value(struct exprs *e, const struct json *schema, const 
 static bool is_key(const char *key, const struct style *y)
 {
     size_t len = strlen(key);
-    const char *const name =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    const char *const name = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
     if (len == 0 || len > KEY_BYTES_MAX)
         return false;
@@ -164,8 +163,8 @@ static bool is_required(const struct json *schema, const char *key)
 /* Any arguments. */
 static enum status read_any(struct exprs *e, const struct style *y, uint32_t *out, struct buf *why)
 {
-    static const struct code_range name[] = {{'-', '.'}, {'0', '9'}, {'A', 'Z'}, {'_', '_'},
-                                             {'a', 'z'}};
+    static const struct code_range name[] = {
+        {'-', '.'}, {'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
     uint32_t key = expr_repeat(e, expr_class(e, name, ARRAY_SIZE(name), false), 1, KEY_BYTES_MAX);
     uint32_t value = EXPR_FAILED, rule = expr_new_rule(e);
     struct json *any = js_new_object();

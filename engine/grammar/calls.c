@@ -79,9 +79,9 @@ uint32_t front_text_without(struct exprs *e, const char *word)
         uint32_t off = expr_seq(e, other_than(e, codes[0], codes[j]), plain);
         uint32_t more = expr_alt(e, expr_empty(e), off);
         if (j + 1 < n)
-            more = expr_alt(e, more,
-                            expr_seq(e, expr_text(e, word + starts[j], starts[j + 1] - starts[j]),
-                                     part));
+            more = expr_alt(
+                e, more,
+                expr_seq(e, expr_text(e, word + starts[j], starts[j + 1] - starts[j]), part));
         part = more;
     }
     part = expr_seq(e, expr_text(e, word, n > 1 ? starts[1] : len), part);

@@ -126,8 +126,7 @@ struct cursor call_cursor(const struct call_parser *p, size_t at, bool *is_all)
     size_t there = p->held.len - at;
 
     *is_all = there >= CALL_HEADER_BYTES_MAX;
-    return (struct cursor){held(p) + at,
-                           held(p) + at + (*is_all ? CALL_HEADER_BYTES_MAX : there)};
+    return (struct cursor){held(p) + at, held(p) + at + (*is_all ? CALL_HEADER_BYTES_MAX : there)};
 }
 
 void call_pass_space(struct cursor *c)
@@ -419,7 +418,8 @@ static enum status take_text(struct call_parser *p, const struct call_sink *sink
 {
     size_t n_marker = strlen(p->format->marker);
     const char *found = memmem(held(p), p->held.len, p->format->marker, n_marker);
-    size_t end = found ? (size_t)(found - held(p)) : p->held.len - call_partial(p, p->format->marker);
+    size_t end =
+        found ? (size_t)(found - held(p)) : p->held.len - call_partial(p, p->format->marker);
     size_t n_space = space_before(p, end);
     enum status s = give_text(p, end - n_space, sink);
 
@@ -439,8 +439,7 @@ static enum status take_start(struct call_parser *p, const struct call_sink *sin
     enum match m = match_at(p, at, p->format->prefix);
     if (m == MATCH_MORE)
         return OK;
-    expect_object(p, m == MATCH_YES ? at + strlen(p->format->prefix) : at,
-                  p->format->is_list);
+    expect_object(p, m == MATCH_YES ? at + strlen(p->format->prefix) : at, p->format->is_list);
     return OK;
 }
 

@@ -121,7 +121,7 @@ static enum step take_digits(struct scan *x, size_t n)
 static enum step take_escape(struct scan *x)
 {
     static const char plain[] = "\\'\"/nrtbfav0\n";
-    static const char *const json[] = {"\\\\", "'",   "\\\"", "/",       "\\n",     "\\r",    "\\t",
+    static const char *const json[] = {"\\\\", "'",   "\\\"",    "/",       "\\n",     "\\r", "\\t",
                                        "\\b",  "\\f", "\\u0007", "\\u000b", "\\u0000", ""};
     if (x->at + 1 >= x->p->held.len)
         return STEP_WAIT;
@@ -224,9 +224,8 @@ static bool is_number(const char *text, size_t len)
 /* A number or a word. */
 static enum step take_word(struct scan *x)
 {
-    static const char *const words[][2] = {{"True", "true"},   {"False", "false"},
-                                           {"None", "null"},   {"true", "true"},
-                                           {"false", "false"}, {"null", "null"}};
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                                           {"true", "true"}, {"false", "false"}, {"null", "null"}};
     const char *text = call_held(x->p) + x->at;
     size_t n = 0, there = x->p->held.len - x->at;
 

@@ -283,8 +283,7 @@ enum status call_take_tag_value(struct call_parser *p, const struct call_sink *s
                      (!found && p->held.len >= CALL_OBJECT_BYTES_MAX + n_word);
     if (!is_string && !found)
         return OK;
-    enum status s =
-        is_string ? give_string(p, n, found != NULL, sink) : give_whole(p, at, n, sink);
+    enum status s = is_string ? give_string(p, n, found != NULL, sink) : give_whole(p, at, n, sink);
     if (s != OK)
         return s;
     if (found) {

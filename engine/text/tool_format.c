@@ -21,8 +21,10 @@
     .behind_value = ", ", .before_end = "", .value_end = "",                                       \
     .words = {"<|python_start|>", "<|python_end|>"}
 #define DEEPSEEK_WORDS                                                                             \
-    {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",  \
-     "<｜tool▁calls▁end｜>"}
+    {                                                                                              \
+        "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",                       \
+            "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"                                    \
+    }
 
 static const struct tool_format formats[] = {
     {.name = "hermes",

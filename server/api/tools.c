@@ -294,7 +294,8 @@ static enum status begin_use(struct tools_use *u, struct grammar **grammar,
     for (size_t i = 0; i < TOOL_WORDS_MAX; i++)
         stopping_show(stopping, srv->tokenizer, u->format->words[i]);
     /* Without a marker, text and calls cannot be told apart before the whole answer is there. */
-    if (s == OK && (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel))))
+    if (s == OK &&
+        (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel))))
         s = make_grammar(grammar, u, w, stopping, srv, why);
     return s;
 }

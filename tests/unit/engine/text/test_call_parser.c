@@ -78,13 +78,16 @@ static void calls_without_a_json_object_are_found(void **state)
         {"mistral_v11", "[TOOL_CALLS]other[ARGS]{}", NULL},
         {"mistral_v11", "[TOOL_CALLS]f [ARGS]", NULL},
         {"deepseek_v3",
-         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": \"```\"}"
-         "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
+         "\"```\"}"
+         "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```"
+         "json\n"
          "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
          "|f:{\"a\": \"```\"}|get_weather:{}"},
         {"deepseek_v31",
          "So.\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
-         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"b\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜> So.",
+         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"b\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜> "
+         "So.",
          "So.|f:{}|f:{\"b\": 1} So."},
         {"deepseek_v31", "<｜tool▁calls▁begin｜>f", NULL},
         {"qwen3_coder",
@@ -99,8 +102,9 @@ static void calls_without_a_json_object_are_found(void **state)
          "|f:{\"s\": \"a</para\\nb\", \"t\": null, \"b\": true, \"e\": \"\"}"},
         {"qwen3_coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", NULL},
         {"qwen3_coder", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", NULL},
-        {"qwen3_coder", "<tool_call><function=f>\n<parameter=s>\nx\n</parameter>oh", "|f:{\"s\": "
-                                                                                     "\"x\"}oh"},
+        {"qwen3_coder", "<tool_call><function=f>\n<parameter=s>\nx\n</parameter>oh",
+         "|f:{\"s\": "
+         "\"x\"}oh"},
         {"glm45",
          "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a\n</arg_value>\n<arg_key>k</arg_key>\n"
          "<arg_value>{\"a\": [1]}</arg_value>\n</tool_call>\n<tool_call>get_weather\n</tool_call>",

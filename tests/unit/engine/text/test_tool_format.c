@@ -22,8 +22,8 @@ static const struct tool_format *format_of(const char *source, size_t len)
 static void a_name_gives_its_format(void **state)
 {
     static const char *const names[] = {
-        "hermes",      "llama3_json", "mistral",      "granite",     "phi4_mini_json",
-        "mistral_v11", "deepseek_v3", "deepseek_v31", "qwen3_coder", "glm45",
+        "hermes",      "llama3_json", "mistral",        "granite",     "phi4_mini_json",
+        "mistral_v11", "deepseek_v3", "deepseek_v31",   "qwen3_coder", "glm45",
         "pythonic",    "llama4_json", "llama4_pythonic"};
 
     (void)state;
@@ -116,8 +116,7 @@ static bool matches(const struct tool_format *f, const struct tool_wish *w, cons
 #define HERMES(call) "<tool_call>\n" call "\n</tool_call>"
 
 #define V3_BEGIN "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
-#define CODER(name, rest)                                                                          \
-    "<tool_call>\n<function=" name ">\n" rest "</function>\n</tool_call>"
+#define CODER(name, rest) "<tool_call>\n<function=" name ">\n" rest "</function>\n</tool_call>"
 
 static void a_grammar_has_the_calls_that_are_wished(void **state)
 {
@@ -169,8 +168,9 @@ static void a_grammar_has_the_calls_that_are_wished(void **state)
         {"qwen3_coder", NULL, false, false, CODER("f", ""), false},
         {"qwen3_coder", NULL, true, true, "Hi " CODER("g", "<parameter=b>\nx<\n</parameter>\n"),
          true},
-        {"glm45", NULL, false, true, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>12</arg_value>"
-                                     "\n</tool_call>\n<tool_call>g\n</tool_call>",
+        {"glm45", NULL, false, true,
+         "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>12</arg_value>"
+         "\n</tool_call>\n<tool_call>g\n</tool_call>",
          true},
         {"glm45", NULL, false, true, "<tool_call>f\n</tool_call>", false},
         {"pythonic", NULL, false, true, "[f(a=1), g()]", true},
