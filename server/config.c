@@ -102,6 +102,9 @@ static const struct option_row rows[] = {
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: answers do not depend on other requests, bit for bit; slower (always so on a CPU)"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
+    TEXT(NULL, "numa", numa, "auto", "auto|off|DIR",
+         "auto: threads and weights are spread over the machine's memory nodes; DIR: nodes as this "
+         "folder has them, which is laid out as /sys/devices/system/node"),
     COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
 
     COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, SETTING_TEXT(DEFAULT_MAX_NUM_SEQS),

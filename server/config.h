@@ -56,6 +56,7 @@ struct config {
     /* how it computes */
     char *device;
     char *cpu_variant; /* "auto" or a name */
+    char *numa;        /* "auto", "off" or a folder */
     bool batch_invariant;
     char *dtype;
     char *quantization;
