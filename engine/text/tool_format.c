@@ -11,15 +11,6 @@
 #define LIST(separator_, close_)                                                                   \
     .prefix = "", .gap = " ", .open = "[", .separator = separator_, .close = close_,               \
     .arguments = "arguments", .is_list = true, .end = ""
-#define LLAMA_JSON                                                                                 \
-    .marker = "", .prefix = "<|python_tag|>", .gap = "", .open = "", .separator = "; ",            \
-    .close = "", .arguments = "parameters", .end = "", PLAIN
-#define PYTHONIC                                                                                   \
-    .syntax = CALLS_PYTHON, .marker = "", .prefix = "<|python_start|>", .gap = "", .open = "[",    \
-    .separator = ", ", .close = "]", .is_list = true, .end = "<|python_end|>", .before_name = "",  \
-    .behind_name = "", .before_id = "", .next = "", .before_key = "", .behind_key = "=",           \
-    .behind_value = ", ", .before_end = "", .value_end = "",                                       \
-    .words = {"<|python_start|>", "<|python_end|>"}
 #define DEEPSEEK_WORDS                                                                             \
     {                                                                                              \
         "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",                       \
@@ -38,8 +29,16 @@ static const struct tool_format formats[] = {
      .arguments = "arguments",
      .end = "</tool_call>",
      .words = {"<tool_call>", "</tool_call>"}},
-    {.name = "llama3_json", LLAMA_JSON},
-    {.name = "llama4_json", LLAMA_JSON},
+    {.name = "llama3_json",
+     .marker = "",
+     .prefix = "<|python_tag|>",
+     .gap = "",
+     .open = "",
+     .separator = "; ",
+     .close = "",
+     .arguments = "parameters",
+     .end = "",
+     PLAIN},
     {.name = "mistral",
      PLAIN,
      .marker = "[TOOL_CALLS]",
@@ -134,8 +133,26 @@ static const struct tool_format formats[] = {
      .before_end = "",
      .value_end = "</arg_value>",
      .words = {"<tool_call>", "</tool_call>"}},
-    {.name = "pythonic", PYTHONIC},
-    {.name = "llama4_pythonic", PYTHONIC},
+    {.name = "pythonic",
+     .syntax = CALLS_PYTHON,
+     .marker = "",
+     .prefix = "<|python_start|>",
+     .gap = "",
+     .open = "[",
+     .separator = ", ",
+     .close = "]",
+     .is_list = true,
+     .end = "<|python_end|>",
+     .before_name = "",
+     .behind_name = "",
+     .before_id = "",
+     .next = "",
+     .before_key = "",
+     .behind_key = "=",
+     .behind_value = ", ",
+     .before_end = "",
+     .value_end = "",
+     .words = {"<|python_start|>", "<|python_end|>"}},
 };
 
 /* Words of a template that teaches the format, and of those that teach another one with the same

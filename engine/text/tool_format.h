@@ -27,8 +27,8 @@
 
 /* The values of --tool-call-parser, with "auto": by the chat template, and "none". */
 #define TOOL_FORMAT_NAMES                                                                          \
-    "auto|deepseek_v3|deepseek_v31|glm45|granite|hermes|llama3_json|llama4_json|llama4_pythonic|"  \
-    "mistral|mistral_v11|phi4_mini_json|pythonic|qwen3_coder|none"
+    "auto|deepseek_v3|deepseek_v31|glm45|granite|hermes|llama3_json|llama4_json=llama3_json|"      \
+    "mistral|mistral_v11|phi4_mini_json|pythonic|llama4_pythonic=pythonic|qwen3_coder|none"
 
 #define TOOL_NAME_BYTES_MAX 64u
 #define TOOLS_MAX 128u /* of a request */

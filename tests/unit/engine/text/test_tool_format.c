@@ -22,9 +22,8 @@ static const struct tool_format *format_of(const char *source, size_t len)
 static void a_name_gives_its_format(void **state)
 {
     static const char *const names[] = {
-        "hermes",      "llama3_json", "mistral",        "granite",     "phi4_mini_json",
-        "mistral_v11", "deepseek_v3", "deepseek_v31",   "qwen3_coder", "glm45",
-        "pythonic",    "llama4_json", "llama4_pythonic"};
+        "hermes",      "llama3_json",  "mistral",     "granite", "phi4_mini_json", "mistral_v11",
+        "deepseek_v3", "deepseek_v31", "qwen3_coder", "glm45",   "pythonic"};
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
