@@ -246,6 +246,18 @@ static bool ends_with(const struct buf *b, const char *end)
     return b->len >= n && memcmp(b->data + b->len - n, end, n) == 0;
 }
 
+/* Whether the last event of a response is one that ends it. */
+static bool response_ends(const struct buf *all)
+{
+    size_t at = all->len >= 2 ? all->len - 2 : 0;
+
+    while (at > 0 && strncmp(all->data + at, "\n\nevent: ", 9) != 0)
+        at--;
+    const char *last = buf_str(all) + at;
+    return strstr(last, "event: response.completed\n") ||
+           strstr(last, "event: response.incomplete\n") || strstr(last, "event: response.failed\n");
+}
+
 static void take_stream(struct http_exchange *x, struct buf *all)
 {
     enum http_next next = HTTP_WAIT;
@@ -265,6 +277,8 @@ static void take_stream(struct http_exchange *x, struct buf *all)
     if (http_error_form(x) == HTTP_ERRORS_ANTHROPIC)
         ASSERT(ends_with(all, "data: {\"type\":\"message_stop\"}\n\n") ||
                (ends_with(all, "\"request_id\":\"fuzz\"}\n\n")));
+    else if (strcmp(x->path, "/v1/responses") == 0)
+        ASSERT(response_ends(all));
     else
         ASSERT(ends_with(all, "data: [DONE]\n\n"));
     buf_fini(&out);

@@ -18,15 +18,17 @@ from venv_helpers import use_venv
 
 use_venv("jsonschema", "yaml")
 import jsonschema  # noqa: E402
+import openai_schema  # noqa: E402
 import openapi_page  # noqa: E402
-import yaml  # noqa: E402
 
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+RESPONSES = "/v1/responses"
 HELLO = [{"role": "user", "content": "hi"}]
 SERVER: Server
 DOCUMENT: dict[str, Any] = {}
 SMALL = {CHAT: {"messages": HELLO, "max_tokens": 4}, TEXT: {"prompt": "x", "max_tokens": 4},
-         MESSAGES: {"messages": HELLO, "max_tokens": 4}}
+         MESSAGES: {"messages": HELLO, "max_tokens": 4},
+         RESPONSES: {"input": "hi", "max_output_tokens": 16}}
 
 
 def check(document: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
@@ -59,6 +61,7 @@ def every_path_is_served() -> None:
 
 def answers_fit_the_document() -> None:
     posts = [(CHAT, SMALL[CHAT]), (TEXT, SMALL[TEXT]), (MESSAGES, SMALL[MESSAGES]),
+             (RESPONSES, SMALL[RESPONSES]), (RESPONSES + "/input_tokens", {"input": "hi"}),
              (CHAT, {**SMALL[CHAT], "n": 2, "logprobs": True, "return_token_ids": True}),
              (CHAT + "/render", SMALL[CHAT]), (MESSAGES + "/count_tokens", {"messages": HELLO}),
              ("/tokenize", {"prompt": "hello"}), ("/detokenize", {"tokens": [5, 6]})]
@@ -80,40 +83,21 @@ def answers_fit_the_document() -> None:
 
 
 def answers_fit_openais_document() -> None:
-    """Members that only OpenAI's service has an answer for (service_tier, refusal) are there too."""
-    file = tarn_test.shared_data("openai-openapi") / "openapi.yaml"
-    theirs = yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    nullable(theirs)
-    whole = SERVER.post(CHAT, {**SMALL[CHAT], "n": 2, "logprobs": True, "top_logprobs": 2})
-    check(theirs, ref("CreateChatCompletionResponse"), whole)
-    check(theirs, ref("CreateCompletionResponse"),
-          SERVER.post(TEXT, {**SMALL[TEXT], "logprobs": 2, "echo": False}))
-    for frame in SERVER.stream(CHAT, {**SMALL[CHAT], "n": 2})[0]:
-        check(theirs, ref("CreateChatCompletionStreamResponse"), frame)
+    ask = {**SMALL[CHAT], "n": 2, "logprobs": True, "top_logprobs": 2}
+    openai_schema.check("CreateChatCompletionResponse", SERVER.post(CHAT, ask))
+    for frame in SERVER.stream(CHAT, ask)[0]:
+        openai_schema.check("CreateChatCompletionStreamResponse", frame)
+    openai_schema.check("CreateCompletionResponse", SERVER.post(TEXT, {**SMALL[TEXT],
+                                                                       "logprobs": 2}))
     status, _, models = SERVER.request("GET", "/v1/models")
     assert status == 200
-    check(theirs, ref("ListModelsResponse"), models)
-    check(theirs, ref("CreateChatCompletionRequest"), {**SMALL[CHAT], "model": "m", "seed": 1})
-
-
-def ref(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def nullable(value: Any) -> None:
-    """OpenAPI 3.0's nullable, which JSON schemas do not have."""
-    if isinstance(value, dict):
-        if value.pop("nullable", False) is True and isinstance(value.get("type"), str):
-            value["type"] = [value["type"], "null"]
-            if "enum" in value:
-                value["enum"].append(None)
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, (dict, list)):
-            nullable(item)
+    openai_schema.check("ListModelsResponse", models)
+    openai_schema.check("CreateChatCompletionRequest", {**ask, "model": "m", "seed": 1})
 
 
 def what_is_refused_is_refused_by_name() -> None:
-    for path, file in ((CHAT, "params.c"), (TEXT, "params.c"), (MESSAGES, "messages_request.c")):
+    for path, file in ((CHAT, "params.c"), (TEXT, "params.c"), (MESSAGES, "messages_request.c"),
+                       (RESPONSES, "response_read.c")):
         names = [name for name, rule in openapi_page.c_table(file, "fields")
                  if rule in openapi_page.REFUSED]
         assert len(names) > 1, names

@@ -80,6 +80,11 @@ ANSWERS: dict[str, Schema] = {
          "usage": struct({"input_tokens": integer(0), "output_tokens": integer(0)},
                          ("input_tokens", "output_tokens"))},
         ("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage")),
+    "Response": struct(
+        {"id": string(), "object": of.one_of("response"), "created_at": number(),
+         "status": string(), "model": string(), "output": array(struct({"type": string()},
+                                                                       ("type",)))},
+        ("id", "object", "created_at", "status", "model", "output")),
     "TokenCount": struct({"input_tokens": integer(0)}, ("input_tokens",)),
     "Rendered": struct({"token_ids": of.TOKEN_IDS, "sampling_params": struct(),
                         "model": string()}, ("token_ids", "sampling_params", "model")),
@@ -112,6 +117,8 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
     "MessagesRequest": (of.messages(), ("messages", "max_tokens"),
                         ("messages_request.c", "fields")),
     "CountTokensRequest": (of.messages(), ("messages",), ("messages_request.c", "fields")),
+    "ResponsesRequest": (of.responses({name for name, rule in c_table("response_read.c", "fields")
+                                       if rule in REFUSED}), (), ("response_read.c", "fields")),
     "EmbeddingsRequest": (of.EMBEDDINGS, ("input",), ("embedding_request.c", "fields")),
     "TokenizeRequest": (of.TOKENIZE, (), ("api_tokenize.c", "tokenize_fields")),
     "DetokenizeRequest": (of.DETOKENIZE, ("tokens",), ("api_tokenize.c", "detokenize_fields")),
@@ -135,6 +142,18 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
      "Answer messages, as Anthropic's API"),
     ("POST", "/v1/messages/count_tokens", "CountTokensRequest", "TokenCount", False, {},
      "Count the tokens of such a request"),
+    ("POST", "/v1/responses", "ResponsesRequest", "Response", True, {},
+     "Answer input, and remember the conversation"),
+    ("POST", "/v1/responses/input_tokens", "ResponsesRequest", "TokenCount", False, {},
+     "Count the tokens of such a request"),
+    ("GET", "/v1/responses/{id}", "", OBJECT, True,
+     {"stream": switch(), "starting_after": integer(0)}, "A kept response"),
+    ("GET", "/v1/responses/{id}/input_items", "", OBJECT, False,
+     {"limit": integer(1, 100), "after": string(), "order": of.one_of("asc", "desc")},
+     "What a response read"),
+    ("POST", "/v1/responses/{id}/cancel", "", "Response", False, {},
+     "End a response in the background"),
+    ("DELETE", "/v1/responses/{id}", "", OBJECT, False, {}, "Forget a response"),
     ("POST", "/v1/embeddings", "EmbeddingsRequest", "Embeddings", False, {}, "Vectors of texts"),
     ("GET", "/v1/estimate", "", OBJECT, False,
      {"prompt_tokens": integer(1), "max_tokens": integer(1), "priority": integer(),
@@ -242,6 +261,8 @@ def check_bodies() -> None:
         rows = c_table(*table)
         served = {field for field, rule in rows if rule not in REFUSED}
         described = shared if table[0] == "params.c" else set(properties)
+        if name == "ResponsesRequest":
+            described = set(of.RESPONSES)
         if served != described:
             raise SystemExit(f"{name} of {COMMAND} and {table[1]} of server/api/{table[0]} "
                              f"differ: {sorted(served ^ described)}")
@@ -289,6 +310,7 @@ SECTIONS = [
     ("POST /v1/completions", "CompletionRequest",
      ["test_openai_client.py", "test_requests.py", "test_answer_rules.py", "test_http.py"]),
     ("POST /v1/messages", "MessagesRequest", ["test_messages.py", "test_messages_request.c"]),
+    ("POST /v1/responses", "ResponsesRequest", ["test_responses.py"]),
     ("POST /v1/embeddings", "EmbeddingsRequest", ["test_embeddings.py"]),
     ("POST /tokenize", "TokenizeRequest", ["test_http.py", "test_special_tokens.py"]),
     ("POST /detokenize", "DetokenizeRequest", ["test_http.py"]),

@@ -255,6 +255,59 @@ def messages() -> dict[str, Schema]:
     return {name: GENERATION[name] if s is None else s for name, s in MESSAGES.items()}
 
 
+ITEM = any_of(
+    struct({"type": one_of("message"), "role": one_of("system", "developer", "user", "assistant"),
+            "content": any_of(string(), array(struct({"type": one_of(
+                "input_text", "output_text", "refusal")}, ("type",))))}, ("role", "content")),
+    struct({"type": one_of("function_call"), "call_id": string(), "name": string(),
+            "arguments": string()}, ("type", "call_id", "name", "arguments")),
+    struct({"type": one_of("function_call_output"), "call_id": string(),
+            "output": any_of(string(), array(struct()))}, ("type", "call_id", "output")),
+    struct({"type": one_of("reasoning"), "summary": array(struct())}, ("type",)),
+    struct({"type": one_of("item_reference"), "id": string()}, ("id",)))
+COMPONENTS["Item"] = ITEM
+
+# response_read.c has the names in this order; other fields are those of chats.
+RESPONSES: dict[str, Schema] = {
+    "input": any_of(string(), array(ref("Item"))),
+    "instructions": string("a system message of this response only"),
+    "previous_response_id": string(),
+    "include": array(one_of(
+        "file_search_call.results", "message.output_text.logprobs", "reasoning.encrypted_content",
+        "web_search_call.results", "web_search_call.action.sources",
+        "message.input_image.image_url", "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs")),
+    "text": struct({"format": any_of(
+        struct({"type": one_of("text", "json_object")}, ("type",)),
+        struct({"type": one_of("json_schema"), "name": string(), "schema": SCHEMA,
+                "strict": switch()}, ("type", "name", "schema"))),
+        "verbosity": one_of("low", "medium", "high")}),
+    "tools": array(any_of(
+        struct({"type": one_of("function"), "name": string(), "description": string(),
+                "parameters": SCHEMA, "strict": switch()}, ("type", "name")),
+        struct({"type": one_of("file_search"), "vector_store_ids": array(string()),
+                "max_num_results": integer(1, 64), "filters": struct()},
+               ("type", "vector_store_ids"))), maxItems=128),
+    "tool_choice": any_of(one_of("none", "auto", "required"), struct({"type": string()},
+                                                                     ("type",))),
+    "reasoning": struct({"effort": one_of("none", "minimal", "low", "medium", "high", "xhigh",
+                                          "max"), "summary": string()}),
+    "max_output_tokens": integer(1),
+    "max_tool_calls": integer(0),
+    "top_logprobs": integer(0, 20),
+    "truncation": one_of("auto", "disabled"),
+    "background": switch(),
+    "store": switch(),
+    "metadata": struct(),
+}
+
+
+def responses(refused: set[str]) -> dict[str, Schema]:
+    """Its own parameters, and those of chats that it does not refuse."""
+    return {**RESPONSES, **{name: schema for name, schema in generation("chat").items()
+                            if name not in refused and name not in RESPONSES}}
+
+
 EMBEDDINGS = {
     "input": any_of(string(), array(string(), maxItems=2048), TOKEN_IDS, array(TOKEN_IDS)),
     "model": string(), "encoding_format": one_of("float", "base64"), "dimensions": integer(1),
