@@ -64,8 +64,7 @@ _Static_assert(BENCH_CASES_MAX == OPTION_LIST_MAX, "each --case has a place");
 enum status options_parse(struct bench_options *b, int argc, char **argv, struct buf *why)
 {
     *b = (struct bench_options){.only_limits = argc > 1 && strcmp(argv[1], "limits") == 0,
-                                .only_attention =
-                                    argc > 1 && strcmp(argv[1], "attention") == 0};
+                                .only_attention = argc > 1 && strcmp(argv[1], "attention") == 0};
     bool is_part = b->only_limits || b->only_attention;
     enum status s = option_table_presets(&table, b, why);
 
@@ -99,7 +98,8 @@ void options_print_help(FILE *f)
           "tarn-bench attention [--threads N] [--cpu-variant NAME] [--kv-cache-dtype T]\n"
           "                     [--case CASE[+CASE]] [--attention-sizes H:G:D] [--no-limits]\n\n"
           "Measures the engine's forward pass without HTTP, beside what the machine can do at\n"
-          "most; `limits` measures only that, `attention` the attention op alone. --some-name V is also --some-name=V. Sizes take K,\n"
+          "most; `limits` measures only that, `attention` the attention op alone. --some-name V is "
+          "also --some-name=V. Sizes take K,\n"
           "M, G (powers of 1024). Defaults are in [ ].\n",
           f);
     option_table_help(&table, f);
