@@ -22,7 +22,7 @@ static struct sampler_row row_of(struct engine *e, const struct pick_row *at, st
 {
     struct sequence *q = &e->lineup.seqs[at->slot];
     const struct request *r = q->req;
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed) + at->ahead;
     struct sampler_row row = {
         .sampling = &r->sampling, .state = &q->sampler, .n = n_out, .n_vocab = e->info.n_vocab};
 
@@ -81,6 +81,24 @@ enum status pick_finish(const struct pick_job *job)
     return job->e->device_sampler ? device_sampler_finish(job->e->device_sampler) : OK;
 }
 
+enum status pick_now(const struct pick_job *job, uint32_t i)
+{
+    struct device_sampler *ds = job->e->device_sampler;
+    struct out_top *top;
+    enum status s;
+
+    if (!ds) {
+        pick_row((void *)job, i);
+        return OK;
+    }
+    struct sampler_row row = row_of(job->e, &job->rows[i], &top);
+    device_sampler_begin(ds, job->logits + (size_t)i * job->e->info.n_vocab, &job->tokens[i]);
+    s = device_sampler_add(ds, &row, top);
+    if (s == OK)
+        s = device_sampler_launch(ds);
+    return s == OK ? device_sampler_finish(ds) : s;
+}
+
 /* --- logprobs of prompts --- */
 
 /* Count the positions whose next token belongs to the prompt. */
@@ -132,7 +150,7 @@ static enum status score_item(struct scoring *g, uint32_t i)
 
     ASSERT(n_before <= q->n_scored);
     for (end = end < n_all ? end : n_all; s == OK && q->n_scored < end; q->n_scored++) {
-        g->rows[g->n] = (struct pick_row){item->slot, q->n_scored};
+        g->rows[g->n] = (struct pick_row){item->slot, q->n_scored, 0};
         g->batch_rows[g->n++] = row0 + q->n_scored - n_before;
         if (g->n == n_max)
             s = score_rows(g);
