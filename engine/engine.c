@@ -516,7 +516,7 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
         (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, fwd.n_out_max,
                           fwd.n_blocks_max)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
-    e->n_guesses_max = speculate_tokens_max(e);
+    e->n_guesses_max = draft_tokens_max(e);
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
     if (s != OK)
@@ -593,6 +593,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->n_tiers = stats.n_tiers;
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
+    i->n_guesses_max = e->n_guesses_max;
     i->max_batched_tokens = c->max_batched_tokens;
     i->max_queued = c->max_queued;
     i->eos_ids = m->eos_ids;

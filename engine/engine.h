@@ -215,7 +215,8 @@ struct engine_info {
     uint64_t kv_bytes;
     uint32_t n_threads;
     uint32_t max_num_seqs, max_batched_tokens, max_queued;
-    uint32_t n_kv_blocks; /* of the device tier */
+    uint32_t n_guesses_max; /* speculative_tokens, or 0 where there is no speculation */
+    uint32_t n_kv_blocks;   /* of the device tier */
     uint32_t n_kv_host_blocks;
     uint32_t n_kv_disk_blocks; /* extents of the disk tier; 0: there is none */
     uint32_t n_tiers;          /* as cache_stats.n_tiers */

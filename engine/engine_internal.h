@@ -195,21 +195,21 @@ void engine_advance_contest(struct engine *e);
  * begun writes to disk. */
 bool engine_answer(struct engine *e);
 
-/* --- speculate.c --- */
+/* --- draft.c --- */
 
 /* Guesses that a sequence may verify in a step; 0: speculation is off. */
-uint32_t speculate_tokens_max(const struct engine *e);
+uint32_t draft_tokens_max(const struct engine *e);
 /* Have the sequences of the planned step that decode verify guesses: sets their n_guessed. */
-void speculate_choose(struct engine *e);
+void draft_choose(struct engine *e);
 /* Whether a token's pick depends on the tokens before it. */
-bool speculate_is_stepwise(const struct sequence *q);
+bool draft_is_stepwise(const struct sequence *q);
 /* Token n_out of the sequence is known: learn from it, and guess anew. */
-void speculate_learn(struct engine *e, struct sequence *q, uint32_t n_out);
+void draft_learn(struct engine *e, struct sequence *q, uint32_t n_out);
 /* Picking the tokens of n_rows rows took so long. */
-void speculate_note_picks(struct engine *e, double seconds, uint32_t n_rows);
+void draft_note_picks(struct engine *e, double seconds, uint32_t n_rows);
 /* Count the guesses of a step, and the one at place `at` of them that was right. */
-void speculate_count(struct engine *e, struct request *r, uint32_t n_guessed);
-void speculate_accept(struct engine *e, struct request *r, uint32_t at);
+void draft_note_run(struct engine *e, struct request *r, uint32_t n_guessed);
+void draft_accept(struct engine *e, struct request *r, uint32_t at);
 
 /* --- pick.c --- */
 

@@ -341,12 +341,12 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
         q->out0 = b->n_out;
         rows[b->n_out] = (struct pick_row){item->slot, PICK_NEXT, 0};
         batch_want(b, b->seqs[i].row0 + item->n_tokens - 1);
-        if (!speculate_is_stepwise(q))
+        if (!draft_is_stepwise(q))
             want_guesses(e, i, true, rows);
     }
     uint32_t n_together = b->n_out;
     for (uint32_t i = 0; i < e->lineup.n_items; i++)
-        if (speculate_is_stepwise(&e->lineup.seqs[e->lineup.items[i].slot]))
+        if (draft_is_stepwise(&e->lineup.seqs[e->lineup.items[i].slot]))
             want_guesses(e, i, false, rows);
     return n_together;
 }
@@ -401,7 +401,7 @@ static bool give_token(struct engine *e, uint32_t slot, struct out_token token, 
     if (r->class == SCHED_USUAL)
         count_token(e, q, n_out, now);
     q->t_last_token = now;
-    speculate_learn(e, q, n_out);
+    draft_learn(e, q, n_out);
     enum status form = form_feed(&q->form, token.id);
     enum status s = stop_watch_feed(&q->stop, n_out, token.id);
     publish_token(r, &q->stop.now, n_out + 1);
@@ -427,16 +427,16 @@ static void give_tokens(struct engine *e, const struct pick_job *job, uint32_t s
     struct request *r = q->req;
     uint32_t n = q->n_guessed, at = q->out0, ahead0 = q->ahead0;
     uint32_t known = r->prompt.n_ids + atomic_load_explicit(&r->n_out, memory_order_relaxed);
-    bool is_stepwise = speculate_is_stepwise(q);
+    bool is_stepwise = draft_is_stepwise(q);
 
     q->n_guessed = 0;
     if (n > 0)
-        speculate_count(e, r, n);
+        draft_note_run(e, r, n);
     for (uint32_t k = 0;; k++) {
         bool is_right = k < n && job->tokens[at].id == r->ids[known + k];
 
         if (is_right)
-            speculate_accept(e, r, k);
+            draft_accept(e, r, k);
         if (!give_token(e, slot, job->tokens[at], now))
             return;
         if (!is_right)
@@ -591,7 +591,7 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
     if (s == OK)
         s = pick_finish(job);
     if (device_is_host(e->device)) /* a GPU picks behind the step's other kernels */
-        speculate_note_picks(e, seconds(computed, clock_now_ns()), n_out);
+        draft_note_picks(e, seconds(computed, clock_now_ns()), n_out);
     return s == OK ? score_prompts(e, scored) : s;
 }
 
@@ -600,7 +600,7 @@ static void run_step(struct engine *e, uint64_t now)
     struct pick_row rows[e->n_logits_max];
     struct out_token tokens[e->n_logits_max];
     struct pick_job job = {e, NULL, rows, tokens};
-    speculate_choose(e);
+    draft_choose(e);
     uint32_t n_out = build_batch(e, rows);
     bool scored = false;
     uint64_t launched = clock_now_ns();

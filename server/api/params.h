@@ -72,6 +72,7 @@ struct params {
     struct tools_use tools;
     uint32_t *allowed;              /* vocab_mask.h; NULL: every id */
     struct buf word_ends, word_ids; /* of sampling.rules */
+    struct buf prediction;          /* ids */
     struct grammar *grammar;        /* the form of the answers; NULL: any text */
 };
 

@@ -1,4 +1,4 @@
-/* speculate.c - speculation: a sequence that decodes verifies guessed tokens in the same step.
+/* draft.c - speculation: a sequence that decodes verifies guessed tokens in the same step.
  *
  * Guesses come from the sequence's own text (run/lookup.h). They become rows of the step behind the
  * row of the last known token. Each row's token is picked as without speculation: with the same
@@ -19,7 +19,7 @@
 /* Weight of a step in the moving mean of the time to pick a token. */
 #define PICK_RATE 0.05
 
-uint32_t speculate_tokens_max(const struct engine *e)
+uint32_t draft_tokens_max(const struct engine *e)
 {
     uint32_t n = e->config.speculative_tokens;
 
@@ -28,7 +28,7 @@ uint32_t speculate_tokens_max(const struct engine *e)
     return n < DRAFT_TOKENS_MAX ? n : DRAFT_TOKENS_MAX;
 }
 
-bool speculate_is_stepwise(const struct sequence *q)
+bool draft_is_stepwise(const struct sequence *q)
 {
     return q->sampler.counts || q->form.mask;
 }
@@ -43,7 +43,7 @@ static void begin(struct sequence *q)
         lookup_add_prompt(&q->lookup, r->prompt.n_ids);
 }
 
-void speculate_learn(struct engine *e, struct sequence *q, uint32_t n_out)
+void draft_learn(struct engine *e, struct sequence *q, uint32_t n_out)
 {
     if (e->n_guesses_max == 0 || q->class != SCHED_USUAL)
         return;
@@ -56,7 +56,7 @@ void speculate_learn(struct engine *e, struct sequence *q, uint32_t n_out)
         acceptance_note(&e->accept, &q->accept, g.n_match, g.was_right);
 }
 
-void speculate_note_picks(struct engine *e, double seconds, uint32_t n_rows)
+void draft_note_picks(struct engine *e, double seconds, uint32_t n_rows)
 {
     if (n_rows > 0)
         e->pick_row_s += PICK_RATE * (seconds / n_rows - e->pick_row_s);
@@ -117,7 +117,7 @@ static bool may_guess(const struct engine *e, const struct plan_item *item, uint
            e->lineup.seqs[item->slot].lookup.n_max > 0;
 }
 
-void speculate_choose(struct engine *e)
+void draft_choose(struct engine *e)
 {
     uint32_t n_rows = 0, n_decodes = 0, n_known;
     uint64_t n_cached = 0;
@@ -147,14 +147,14 @@ void speculate_choose(struct engine *e)
             guess(&d, e->lineup.items[i].slot, n_known);
 }
 
-void speculate_count(struct engine *e, struct request *r, uint32_t n_guessed)
+void draft_note_run(struct engine *e, struct request *r, uint32_t n_guessed)
 {
     e->live.drafts.n_drafts++;
     e->live.drafts.n_tokens += n_guessed;
     atomic_fetch_add(&r->n_guessed, n_guessed);
 }
 
-void speculate_accept(struct engine *e, struct request *r, uint32_t at)
+void draft_accept(struct engine *e, struct request *r, uint32_t at)
 {
     e->live.drafts.n_accepted++;
     e->live.drafts.n_accepted_at[at]++;
