@@ -167,6 +167,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.load_format = c->load_format;
     set_scheduling(&e, c);
     e.n_threads = (uint32_t)c->threads;
+    e.numa = null_if(c->numa, "off");
     e.max_model_len = (uint32_t)c->max_model_len;
     e.max_num_seqs = (uint32_t)c->max_num_seqs;
     e.max_batched_tokens = (uint32_t)c->max_num_batched_tokens;

@@ -73,6 +73,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     chat_traits_find(&srv->chat_traits, srv->template);
     srv->tool_format = tool_format_find(
         config->tool_call_parser ? config->tool_call_parser : "auto", srv->template);
+    srv->reasoning =
+        reasoning_find(config->reasoning_parser ? config->reasoning_parser : "auto", srv->template);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)

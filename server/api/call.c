@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/auth/admission.h"
-#include "server/api/answer.h"
 #include "server/api/body.h"
 #include "server/api/caller.h"
 #include "server/api/citations.h"
@@ -22,6 +21,7 @@
 #include "server/api/router.h"
 #include "server/api/speculation.h"
 #include "server/server.h"
+#include "server/api/structured.h"
 #include "server/api/tally.h"
 #include "server/api/tool_answer.h"
 #include "server/api/wait.h"
@@ -36,7 +36,8 @@
 
 /* --- lifecycle --- */
 
-static struct call *call_create(struct server *srv, struct http_exchange *x, enum params_kind kind)
+static struct call *call_create(struct server *srv, struct http_exchange *x,
+                                const struct shape *shape)
 {
     struct call *call = calloc(1, sizeof *call);
 
@@ -44,11 +45,10 @@ static struct call *call_create(struct server *srv, struct http_exchange *x, enu
         return NULL;
     call->srv = srv;
     call->account = caller_account(x);
-    call->kind = kind;
+    call->shape = shape;
     call->http_id = http_id(x);
     call->created_s = (int64_t)(clock_unix_ns() / 1000000000u);
-    snprintf(call->id, sizeof call->id, "%s-%s", kind == PARAMS_CHAT ? "chatcmpl" : "cmpl",
-             call->http_id);
+    snprintf(call->id, sizeof call->id, "%s-%s", shape->id_prefix, call->http_id);
     buf_init(&call->frame_head, FRAME_HEAD_BYTES_MAX);
     return call;
 }
@@ -64,6 +64,8 @@ static void call_free(struct call *call)
     speculation_destroy(call->speculation);
     buf_fini(&call->frame_head);
     params_fini(&call->params);
+    if (call->shape_state)
+        call->shape->destroy(call->shape_state);
     wait_unref(call->wait);
     free(call);
 }
@@ -138,9 +140,8 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
         "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
         " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
         " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_hit_remote=%u n_out=%u finish=%s",
-        call->http_id, call->account->name, call->account->tenant_name,
-        call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
-        call->params.stream ? "true" : "false", us_between(submit, first_step),
+        call->http_id, call->account->name, call->account->tenant_name, call->shape->name, status,
+        c->index, call->params.stream ? "true" : "false", us_between(submit, first_step),
         us_between(first_step, first_token), us_between(submit, first_token),
         us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
         atomic_load(&r->n_cached_in[CACHE_HOST]), atomic_load(&r->n_cached_in[CACHE_DISK]),
@@ -276,7 +277,7 @@ static enum http_next reply_whole(struct call *call, struct http_exchange *x)
     buf_init(&body, ANSWER_BYTES_MAX);
     enum status s = prepend_echo(call);
     if (s == OK)
-        s = answer_write(call, &body);
+        s = call->shape->whole(call, &body);
     if (s == OK) {
         add_estimates(call, x);
         http_reply(x, 200, "application/json", &body);
@@ -357,7 +358,7 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
         return begin_stream(call, x);
     for (uint32_t i = 0; i < call->n_choices; i++) {
         struct choice *c = &call->choices[i];
-        enum status s = choice_take(c, call->srv, &call->params, call->kind, UINT32_MAX);
+        enum status s = choice_take(c, call->srv, &call->params, call->shape->kind, UINT32_MAX);
         if (s != OK) {
             cancel_all(call);
             error_reply(x, s, NULL, "the answer does not fit into memory");
@@ -373,24 +374,24 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
 /* Write frames for the new tokens of choice c. */
 static enum status fill_choice(struct call *call, struct choice *c, struct buf *out)
 {
-    enum status s = choice_take(c, call->srv, &call->params, call->kind, N_TOKENS_PER_TURN);
+    enum status s = choice_take(c, call->srv, &call->params, call->shape->kind, N_TOKENS_PER_TURN);
 
     if (s != OK || failed(c))
         return s;
     /* The first frame goes out with the first token: clients take its time for the TTFT. One that
      * has logprobs of the prompt goes out when those are there. */
     if (!c->began && (c->n_taken > 0 || c->n_echoed > 0 || c->finish != FINISH_NONE)) {
-        s = frame_write_begin(call, c, out);
+        s = call->shape->begin(call, c, out);
         c->began = true;
         if (c->n_echoed > 0)
             choice_reset_delta(c);
     }
     if (s == OK && choice_has_delta(c)) {
-        s = frame_write_delta(call, c, out);
+        s = call->shape->delta(call, c, out);
         choice_reset_delta(c);
     }
     if (s == OK && c->finish != FINISH_NONE) {
-        s = frame_write_end(call, c, out);
+        s = call->shape->end(call, c, out);
         c->ended = true;
     }
     return s;
@@ -402,10 +403,7 @@ static enum http_next end_with_error(struct call *call, const struct choice *c, 
     enum status failure = failure_of(c, &words);
 
     cancel_all(call);
-    enum status s = frame_write_error(out, failure, words);
-    if (s == OK)
-        s = buf_puts(out, FRAME_DONE);
-    return s == OK ? HTTP_DONE : HTTP_ABORT;
+    return call->shape->error(call, failure, words, out) == OK ? HTTP_DONE : HTTP_ABORT;
 }
 
 static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
@@ -422,15 +420,10 @@ static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
             return end_with_error(call, c, out);
         all_ended &= c->ended;
     }
-    if (s == OK && all_ended) {
-        if (call->params.include_usage)
-            s = frame_write_usage(call, out);
-        if (s == OK)
-            s = buf_puts(out, FRAME_DONE);
-        return s == OK ? HTTP_DONE : HTTP_ABORT;
-    }
+    if (s == OK && all_ended)
+        return call->shape->finish(call, out) == OK ? HTTP_DONE : HTTP_ABORT;
     if (s == OK && out->len == 0 && idle_ns >= KEEP_ALIVE_NS)
-        s = buf_puts(out, FRAME_KEEP_ALIVE);
+        s = buf_puts(out, call->shape->keep_alive);
     return s == OK ? HTTP_WAIT : HTTP_ABORT;
 }
 
@@ -475,14 +468,19 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     memcpy(r->breaks, prompt->breaks, sizeof r->breaks);
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
     r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
-    r->text_continues = call->kind == PARAMS_COMPLETION;
+    r->text_continues = call->shape->kind == PARAMS_COMPLETION;
     r->grammar = call->params.grammar ? grammar_ref(call->params.grammar) : NULL;
+    const struct reasoning_format *reasoning = call->params.reasoning;
+    if (structured_allows(reasoning))
+        r->grammar_prefix = reasoning_prefix(reasoning, prompt->reasoning);
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);
     c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
     if (prompt->wants_citations &&
         (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
+        return buf_why(why, s, "out of memory");
+    if (reasoning && (s = choice_reason(c, reasoning, prompt->reasoning)) != OK)
         return buf_why(why, s, "out of memory");
     if (call->params.tools.format && (s = tool_answer_create(&c->tools, &call->params.tools)) != OK)
         return buf_why(why, s, "out of memory");
@@ -527,7 +525,7 @@ static enum status make_choices(struct call *call, struct buf *why)
             s = make_choice(call, i, k, why);
         buf_fini(&call->prompts[i].ids); /* the requests have them now */
     }
-    return s == OK && call->params.stream ? frame_make_head(call, &call->frame_head) : s;
+    return s == OK && call->params.stream ? call->shape->open(call) : s;
 }
 
 static void submit_all(struct call *call, struct http_exchange *x, struct buf *why)
@@ -592,7 +590,7 @@ static uint64_t n_prompt_logprobs_each(const struct call *call)
     uint64_t n = p->echo && p->logprobs ? (1 + (uint64_t)p->n_tops) * p->n : 0;
 
     if (p->prompt_logprobs)
-        n += 2 * (1 + (uint64_t)p->n_prompt_tops) * (call->kind == PARAMS_CHAT ? 1 : p->n);
+        n += 2 * (1 + (uint64_t)p->n_prompt_tops) * (call->shape->kind == PARAMS_CHAT ? 1 : p->n);
     return n;
 }
 
@@ -706,11 +704,11 @@ static void call_start(struct call *call, struct http_exchange *x)
     }
 }
 
-static void serve(struct server *srv, struct http_exchange *x, enum params_kind kind, bool renders,
-                  call_read_fn *read)
+static void serve(struct server *srv, struct http_exchange *x, const struct shape *shape,
+                  bool renders, call_read_fn *read)
 {
     struct json *body = body_read(x);
-    struct call *call = body ? call_create(srv, x, kind) : NULL;
+    struct call *call = body ? call_create(srv, x, shape) : NULL;
     struct buf why;
 
     if (!body)
@@ -733,14 +731,14 @@ static void serve(struct server *srv, struct http_exchange *x, enum params_kind 
     buf_fini(&why);
 }
 
-void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_serve(struct server *srv, struct http_exchange *x, const struct shape *shape,
                 call_read_fn *read)
 {
-    serve(srv, x, kind, false, read);
+    serve(srv, x, shape, false, read);
 }
 
-void call_render(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_render(struct server *srv, struct http_exchange *x, const struct shape *shape,
                  call_read_fn *read)
 {
-    serve(srv, x, kind, true, read);
+    serve(srv, x, shape, true, read);
 }

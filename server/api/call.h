@@ -1,7 +1,7 @@
 /* call.h - one HTTP call that generates: its answers, from the body to the last byte.
  *
  * Chat and text completions differ in how the prompt is made (api_*.c) and in the shape of the
- * JSON (answer.h); everything else is here. A call goes through three states:
+ * JSON (shape.h); everything else is here. A call goes through three states:
  *
  *   CALL_READ       the body is being read into params and prompts
  *   CALL_WAITING    optional: the prompts become final when work on another thread ends (wait.h).
@@ -25,6 +25,7 @@
 #include "server/http/http.h"
 #include "server/api/params.h"
 #include "server/api/prompt.h"
+#include "server/api/shape.h"
 #include "server/api/stream.h"
 
 struct server;
@@ -51,8 +52,9 @@ struct call {
     atomic_bool is_gone;     /* the client left, or the server ends */
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
     uint64_t wait_until_ns;
-    enum params_kind kind;
-    bool renders; /* answers its prompts instead of submitting them: render.h */
+    const struct shape *shape;
+    void *shape_state; /* the shape's own; NULL: none */
+    bool renders;      /* answers its prompts instead of submitting them: render.h */
     struct params params;
     char id[CALL_ID_BYTES];
     const char *http_id; /* the exchange's */
@@ -71,10 +73,10 @@ struct call {
  * The body is valid during read(); strings of params point into it, so a wait that read() begins
  * holds a reference to the body. */
 typedef enum status call_read_fn(struct call *call, const struct json *body, struct buf *why);
-void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_serve(struct server *srv, struct http_exchange *x, const struct shape *shape,
                 call_read_fn *read);
 /* The same up to submitting: answer what the prompts are. */
-void call_render(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_render(struct server *srv, struct http_exchange *x, const struct shape *shape,
                  call_read_fn *read);
 
 /* From read() only: submit when w is over, with what w->resumed() makes of the prompts. Takes over

@@ -314,7 +314,7 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
     l->wait.free = lookup_free;
     l->srv = call->srv;
     l->body = js_ref((struct json *)(uintptr_t)body);
-    l->kind = call->kind;
+    l->kind = call->shape->kind;
     l->add_special = call->params.add_special;
     l->echo = call->params.echo;
     account_scope(call->account, &call->params.scope, &l->scope);
