@@ -104,10 +104,12 @@ struct engine {
     void **intake;                         /* [n_slots] */
     struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
     uint32_t n_logits_max;                 /* rows of logits at once */
-    struct sampler_candidate *candidates;  /* [max_num_seqs, V]; NULL with a device_sampler */
-    float *raw_logits;                     /* the same */
-    uint32_t n_guesses_max;                /* of a sequence in a step; 0: no speculation */
-    struct acceptance accept;              /* of the guesses of all sequences */
+    struct form_worker *form_worker;
+    uint32_t mask_slice;                  /* work for a row's mask in this step */
+    struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
+    float *raw_logits;                    /* the same */
+    uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
+    struct acceptance accept;             /* of the guesses of all sequences */
     double pick_row_s; /* moving mean of the time to pick a token; on a GPU not counted */
     struct engine_stats live;
     struct cost_model cost;
@@ -221,6 +223,8 @@ struct pick_row {
     uint32_t slot;  /* PICK_NONE: the row's step failed, and it gets no token */
     uint32_t pos;   /* PICK_NEXT: the next token */
     uint32_t ahead; /* with PICK_NEXT: guesses before it that are not known to be right */
+    bool waits;     /* by pick_begin() or pick_now(): the mask is not there, and the row gets no
+                       token */
 };
 
 struct pick_job {

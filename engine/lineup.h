@@ -102,6 +102,11 @@ void lineup_accepted(struct lineup *l, uint32_t slot, uint64_t now_ns);
 /* The guesses of the sequence are verified: give back the slots of those that were wrong. */
 void lineup_guessed(struct lineup *l, uint32_t slot);
 
+/* Of item i only the first n_tokens (0: none) were run, or count: the others are planned again. */
+void lineup_ran_part(struct lineup *l, uint32_t i, uint32_t n_tokens, uint64_t step_ns,
+                     uint64_t now_ns);
+/* Take item i out of the step before it runs; the items behind it move up. */
+void lineup_hold(struct lineup *l, uint32_t i, uint64_t now_ns);
 /* Item i of the step was run in vain, because attention to KV on another instance failed: give back
  * all KV of its sequence, which waits again as after a preemption. */
 void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns);

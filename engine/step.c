@@ -182,7 +182,7 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
         s = stop_watch_init(&q->stop, &r->stopping, &model, r->text_continues);
     if (s == OK)
         s = form_open(&q->form, r->grammar, r->grammar_prefix, &r->sampling.rules, &q->stop.model,
-                      r->text_continues);
+                      e->form_worker, r->text_continues);
     if (s != OK) {
         stop_watch_fini(&q->stop);
         sampler_state_fini(&q->sampler);
@@ -318,7 +318,8 @@ static void want_guesses(struct engine *e, uint32_t i, bool ahead, struct pick_r
 
     q->ahead0 = e->batch.n_out;
     for (uint32_t k = 0; k < q->n_guessed; k++) {
-        rows[e->batch.n_out] = (struct pick_row){item->slot, PICK_NEXT, ahead ? k + 1 : 0};
+        rows[e->batch.n_out] =
+            (struct pick_row){.slot = item->slot, .pos = PICK_NEXT, .ahead = ahead ? k + 1 : 0};
         batch_want(&e->batch, row + k);
     }
 }
@@ -340,7 +341,7 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
         if (!f.gives_token)
             continue;
         q->out0 = b->n_out;
-        rows[b->n_out] = (struct pick_row){item->slot, PICK_NEXT, 0};
+        rows[b->n_out] = (struct pick_row){.slot = item->slot, .pos = PICK_NEXT};
         batch_want(b, b->seqs[i].row0 + item->n_tokens - 1);
         if (!draft_is_stepwise(q))
             want_guesses(e, i, true, rows);
@@ -442,14 +443,18 @@ static void give_tokens(struct engine *e, const struct pick_job *job, uint32_t s
             return;
         if (!is_right)
             break;
-        lineup_accepted(&e->lineup, slot, now);
-        note_ran(e, slot, known + k + 1, 1);
         at = ahead0 + k;
         enum status s = is_stepwise ? pick_now(job, at) : OK;
         if (s != OK) {
             fail_sequence(e, slot, s, "the device could not run this step");
             return;
         }
+        if (job->rows[at].waits) { /* the last token known is computed again */
+            e->live.n_mask_waits++;
+            break;
+        }
+        lineup_accepted(&e->lineup, slot, now);
+        note_ran(e, slot, known + k + 1, 1);
     }
     if (n > 0)
         lineup_guessed(&e->lineup, slot);
@@ -523,6 +528,12 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
             e->live.n_query_preemptions++;
             continue;
         }
+        if (f.gives_token && job->rows[e->lineup.seqs[slot].out0].waits) {
+            lineup_ran_part(&e->lineup, i, e->lineup.items[i].n_tokens - 1, now - began, now);
+            e->lineup.seqs[slot].n_guessed = 0;
+            e->live.n_mask_waits++;
+            continue;
+        }
         lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
         note_ran(e, slot, f.n_computed + e->lineup.items[i].n_tokens, e->lineup.items[i].n_tokens);
         if (scored)
@@ -563,8 +574,18 @@ static void fail_step(struct engine *e, enum status s)
         fail_sequence(e, e->lineup.items[i].slot, s, "the device could not run this step");
 }
 
-/* Plan a step and reserve its KV. False: nothing can run now. */
-static bool begin_step(struct engine *e, uint64_t now)
+/* Take out the sequences whose next mask is still being computed. */
+static void hold_back(struct engine *e, uint64_t now)
+{
+    for (uint32_t i = e->lineup.n_items; i-- > 0;) {
+        const struct plan_item *item = &e->lineup.items[i];
+        if (effect_of(e, item).gives_token && form_waits(&e->lineup.seqs[item->slot].form))
+            lineup_hold(&e->lineup, i, now);
+    }
+}
+
+/* Plan a step and reserve its KV. False: nothing can run now. *holds: a mask is waited for. */
+static bool begin_step(struct engine *e, uint64_t now, bool *holds)
 {
     uint32_t n = lineup_begin(&e->lineup, now);
 
@@ -573,7 +594,9 @@ static bool begin_step(struct engine *e, uint64_t now)
     for (uint32_t i = 0; i < n; i++)
         if (e->lineup.items[i].is_first)
             note_admitted(e, e->lineup.items[i].slot, now);
-    return n > 0;
+    hold_back(e, now);
+    *holds = n > e->lineup.n_items;
+    return e->lineup.n_items > 0;
 }
 
 /* Run the batch through the model: pick a token for each of job->rows, and score prompts. */
@@ -666,7 +689,7 @@ void *engine_loop(void *arg)
         if (engine_answer(e))
             copying = true;
         engine_advance_contest(e);
-        bool runs = begin_step(e, now);
+        bool holds, runs = begin_step(e, now, &holds);
         bool idle = !runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0;
         if (runs)
             run_step(e, now);
@@ -678,7 +701,7 @@ void *engine_loop(void *arg)
         if (idle) {
             e->computed_ns = 0;
             /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
-            copying = copying || e->live.n_waiting > 0;
+            copying = copying || holds || e->live.n_waiting > 0;
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
         }
     }
