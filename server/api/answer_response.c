@@ -255,23 +255,21 @@ static void add_thoughts(struct response_answer *st, struct writer *w, const str
     response_output_text(&st->output, w, c->thoughts.data, c->thoughts.len, &none);
 }
 
-static void add_text(struct response_answer *st, struct writer *w, const struct call *call,
-                     const struct choice *c)
+static void add_text(struct response_answer *st, struct writer *w, const char *text, size_t len)
 {
-    if (c->text.len == 0)
+    if (len == 0)
         return;
     if (st->output.open != RESPONSE_MESSAGE) {
-        append(w, &st->blank, c->text.data, c->text.len);
+        append(w, &st->blank, text, len);
         if (is_blank(&st->blank))
             return;
         response_output_open(&st->output, w, RESPONSE_MESSAGE);
         response_output_text(&st->output, w, buf_str(&st->blank), st->blank.len, &st->logprobs);
         buf_reset(&st->blank);
     } else {
-        response_output_text(&st->output, w, c->text.data, c->text.len, &st->logprobs);
+        response_output_text(&st->output, w, text, len, &st->logprobs);
     }
     buf_reset(&st->logprobs);
-    add_annotations(st, w, call, c);
 }
 
 /* More arguments of the open call. */
@@ -289,18 +287,23 @@ static void add_arguments(struct response_answer *st, struct writer *w, const st
                              v.arguments->len - n_before, &none);
 }
 
-static void add_calls(struct response_answer *st, struct writer *w, const struct choice *c)
+/* Add text and the calls that stand in it. */
+static void add_text_and_calls(struct response_answer *st, struct writer *w, const struct choice *c)
 {
     struct tool_call_view v;
+    size_t at = 0;
 
     for (; st->n_calls < tool_answer_n_calls(c->tools); add_arguments(st, w, c)) {
         tool_answer_view(c->tools, st->n_calls++, &v);
+        add_text(st, w, buf_str(&c->text) + at, v.text_at - at);
+        at = v.text_at;
         response_output_open(&st->output, w, RESPONSE_NONE);
         append(w, &st->output.call_id, v.id, strlen(v.id));
         append(w, &st->output.name, buf_str(v.name), v.name->len);
         response_output_open(&st->output, w, RESPONSE_CALL);
         buf_reset(&st->blank);
     }
+    add_text(st, w, buf_str(&c->text) + at, c->text.len - at);
 }
 
 static void add_delta(struct call *call, const struct choice *c, struct writer *w)
@@ -313,15 +316,16 @@ static void add_delta(struct call *call, const struct choice *c, struct writer *
     }
     add_thoughts(st, w, c);
     add_arguments(st, w, c);
-    add_text(st, w, call, c);
-    add_calls(st, w, c);
+    add_text_and_calls(st, w, c);
+    if (st->output.open == RESPONSE_MESSAGE)
+        add_annotations(st, w, call, c);
 }
 
 static void add_end(struct call *call, struct writer *w)
 {
     struct response_answer *st = state_of(call);
     struct response_output *o = &st->output;
-    bool has_output = o->n_items > (st->ask.file_search ? 1u : 0u);
+    bool has_output = o->n_items > (st->ask.searches ? 1u : 0u);
 
     /* An answer without anything is an empty message. */
     if (o->open == RESPONSE_NONE && !has_output) {
@@ -340,7 +344,7 @@ static enum status write_whole(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK}; /* no events: written to at the end only */
 
-    if (state_of(call)->ask.file_search)
+    if (state_of(call)->ask.searches)
         write_search(&w, call);
     add_delta(call, &call->choices[0], &w);
     add_end(call, &w);
@@ -417,7 +421,7 @@ static enum status write_begin(struct call *call, const struct choice *c, struct
 
     (void)c;
     begin_events(call, &w);
-    if (state_of(call)->ask.file_search)
+    if (state_of(call)->ask.searches)
         write_search(&w, call);
     return w.status;
 }

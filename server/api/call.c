@@ -660,8 +660,6 @@ static void submit(struct call *call, struct http_exchange *x)
         submit_all(call, x, &why);
         if (atomic_load(&call->is_gone))
             cancel_all(call);
-        if (call->wants_background)
-            hand_over(call, x);
     } else {
         reply_error(call->srv, x, s, NULL, &why);
         if (call->wants_background)
@@ -671,6 +669,8 @@ static void submit(struct call *call, struct http_exchange *x)
     speculation_destroy(call->speculation);
     call->speculation = NULL;
     buf_fini(&why);
+    if (s == OK && call->wants_background)
+        hand_over(call, x); /* another thread has the call from here on */
 }
 
 void call_wait_for(struct call *call, struct wait *w)
