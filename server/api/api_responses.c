@@ -333,7 +333,7 @@ static enum http_next on_follow_fill(void *ctx, struct buf *out, uint64_t idle_n
 
 static void on_follow_gone(void *ctx)
 {
-    (void)ctx; /* the response goes on */
+    response_follower_leave(ctx); /* the response goes on */
 }
 
 static void on_follow_close(void *ctx, int status)
