@@ -97,12 +97,16 @@ static const char *failure_code(enum status s)
                               : "server_error";
 }
 
+static bool is_over(const char *status)
+{
+    return strcmp(status, "in_progress") != 0 && strcmp(status, "queued") != 0;
+}
+
 /* The response as of now. words: of the failure s; NULL: none. */
 static void write_response(struct writer *w, const struct call *call, const char *status,
                            enum status s, const char *words)
 {
     const struct response_answer *st = state_of(call);
-    bool is_over = strcmp(status, "in_progress") != 0 && strcmp(status, "queued") != 0;
 
     write_format(w, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%" PRId64, call->id,
                  call->created_s);
@@ -125,8 +129,8 @@ static void write_response(struct writer *w, const struct call *call, const char
     write_puts(w, ",\"output\":[");
     write_buf(w, &st->output.items);
     write_puts(w, "]");
-    if (is_over &&
-        call->choices) { /* before, OpenAI's answers have null, which breaks its schema */
+    /* Before, OpenAI's answers have null, which breaks its schema. */
+    if (is_over(status) && call->choices) {
         write_usage(w, call);
         answer_write_documents(w, call);
     }
@@ -377,7 +381,7 @@ static void write_state(struct call *call, struct writer *w, const char *name, c
     if (w->status == OK)
         w->status = r.status;
     write_response_event(call, w, name, &response);
-    if (w->status == OK && strcmp(status, "in_progress") != 0)
+    if (w->status == OK && is_over(status))
         keep(call, &response);
     buf_fini(&response);
 }
@@ -403,9 +407,10 @@ static enum status tell(struct call *call, const char *status, bool is_new)
 static void begin_events(struct call *call, struct writer *w)
 {
     state_of(call)->began = true;
-    if (w->status == OK && state_of(call)->ask.background)
-        w->status = tell(call, "in_progress", false);
-    write_state(call, w, "response.created", "in_progress", OK, NULL);
+    if (!state_of(call)->ask.background)
+        write_state(call, w, "response.created", "in_progress", OK, NULL);
+    else if (w->status == OK)
+        w->status = tell(call, "in_progress", false); /* begin_background() wrote the begin */
     write_state(call, w, "response.in_progress", "in_progress", OK, NULL);
 }
 
@@ -490,6 +495,20 @@ static enum status write_prompts(const struct call *call, struct buf *out)
 
 /* --- in the background --- */
 
+/* Write the first events, before the engine's first token. */
+static enum status begin_background(struct call *call)
+{
+    struct buf events;
+    struct writer w = {&events, OK};
+
+    buf_init(&events, RESPONSE_BYTES_MAX);
+    write_state(call, &w, "response.created", "queued", OK, NULL);
+    write_state(call, &w, "response.queued", "queued", OK, NULL);
+    responses_append(call->srv->responses, state_of(call)->ask.turn, &events);
+    buf_fini(&events);
+    return w.status;
+}
+
 static enum status accept(struct call *call, struct http_exchange *x)
 {
     struct response_answer *st = state_of(call);
@@ -497,7 +516,7 @@ static enum status accept(struct call *call, struct http_exchange *x)
     struct buf json;
     enum status s = tell(call, "queued", true);
 
-    if (s == OK && call->params.stream) {
+    if (s == OK && call->params.stream && (s = begin_background(call)) == OK) {
         s = responses_follow(&st->follower, responses, call->account->owner, call->id, -1);
         if (s == OK)
             response_follower_wake(st->follower, http_wake, http_waker(x));
@@ -514,11 +533,11 @@ static enum status accept(struct call *call, struct http_exchange *x)
 
 static enum http_next follow(struct call *call, struct buf *out)
 {
-    bool is_over;
+    bool is_last;
 
-    if (response_follower_take(state_of(call)->follower, out, FOLLOW_BYTES_MAX, &is_over) != OK)
+    if (response_follower_take(state_of(call)->follower, out, FOLLOW_BYTES_MAX, &is_last) != OK)
         return HTTP_ABORT;
-    return is_over ? HTTP_DONE : HTTP_WAIT;
+    return is_last ? HTTP_DONE : HTTP_WAIT;
 }
 
 static void leave(struct call *call)
@@ -527,13 +546,16 @@ static void leave(struct call *call)
     state_of(call)->follower = NULL;
 }
 
-static void written(struct call *call, const struct buf *out, bool is_over)
+static void written(struct call *call, const struct buf *out, bool is_last)
 {
     const struct response_turn *turn = state_of(call)->ask.turn;
 
     responses_append(call->srv->responses, turn, out);
-    if (is_over)
-        responses_end(call->srv->responses, turn);
+    if (!is_last)
+        return;
+    if (!atomic_load(&turn->is_final)) /* the end could not be written: memory is short */
+        (void)tell(call, "failed", false);
+    responses_end(call->srv->responses, turn);
 }
 
 static const struct shape_background background = {

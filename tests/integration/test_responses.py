@@ -367,6 +367,8 @@ def a_response_in_the_background_is_polled() -> None:
 
 def its_events_can_be_read_again() -> None:
     events = stream(background=True)
+    assert [e["type"] for e in events[:3]] == [
+        "response.created", "response.queued", "response.in_progress"], events
     path = f"{PATH}/{events[0]['response']['id']}?stream=true"
     assert stream(path=path, method="GET") == events
     assert stream(path=path + "&starting_after=4", method="GET") == events[5:]
