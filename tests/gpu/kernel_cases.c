@@ -356,6 +356,7 @@ static void time_attention(struct speed *s, const struct shape *h, enum dtype kv
                               .p = {.n_seqs = n_seqs,
                                     .n_rows = n_seqs * n_rows,
                                     .n_rows_max = n_rows,
+                                    .n_segs = n_seqs * n_segs,
                                     .n_segs_max = n_segs,
                                     .n_heads = h->n_heads,
                                     .scale = 1.0f / sqrtf((float)h->head_dim),
