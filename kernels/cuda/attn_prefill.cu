@@ -246,7 +246,7 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
 struct total {
     float m[2];
     float l[2];
-    bool sees[2]; /* the query sees some key of it */
+    uint32_t sees; /* bit r: the query sees some key of it */
     float4 *o;
 };
 
@@ -255,7 +255,7 @@ static __device__ __forceinline__ void total_clear(struct total &t)
 {
     t.m[0] = t.m[1] = -INFINITY;
     t.l[0] = t.l[1] = 0;
-    t.sees[0] = t.sees[1] = false;
+    t.sees = 0;
 #pragma unroll
     for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
         t.o[THREADS * i] = make_float4(0, 0, 0, 0);
@@ -343,7 +343,7 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
         if (sees[r]) {
             total.m[r] = w[r].m;
             total.l[r] = attn_join(total.l[r], part.l[r], w[r]);
-            total.sees[r] = true;
+            total.sees |= 1u << r;
         }
     }
 #pragma unroll
@@ -419,10 +419,11 @@ static __device__ __forceinline__ float2 join_group(const struct total &t, int r
                                                     float2 ml, bool last)
 {
     uint32_t c = threadIdx.x % 4;
-    bool has_row = !(ml.y < 0), joins = has_row && t.sees[r], stays = has_row && !t.sees[r];
+    bool sees = t.sees >> r & 1, has_row = !(ml.y < 0);
+    bool joins = has_row && sees, stays = has_row && !sees;
     struct attn_weights w = attn_weigh(ml.x, t.m[r]);
 
-    if (!t.sees[r] && !last)
+    if (!sees && !last)
         return ml;
     if (!stays)
         ml = make_float2(joins ? w.m : t.m[r], joins ? attn_join(ml.y, t.l[r], w) : t.l[r]);
@@ -449,7 +450,7 @@ static __device__ __forceinline__ void end_group(const struct total &t, const st
 {
     const struct attention_params &p = job.p;
 
-#pragma unroll 1
+#pragma unroll
     for (int r = 0; r < 2; r++) {
         float2 *ml = reinterpret_cast<float2 *>(rows) + r;
         uint32_t head;
@@ -471,12 +472,12 @@ static __device__ __forceinline__ void write_partials(const struct total &t,
 {
     uint32_t c = threadIdx.x % 4;
 
-#pragma unroll 1
+#pragma unroll
     for (int r = 0; r < 2; r++) {
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head) || !t.sees[r])
+        if (!find_query(job, place, r, &row, &head) || !(t.sees >> r & 1))
             continue;
         size_t slot = row * job.n_groups + blockIdx.z;
         float *to = job.partials + (slot * job.p.n_heads + head) * DIM;
