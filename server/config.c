@@ -9,6 +9,7 @@
 #include "base/option_rows.h"
 #include "cache/cache.h"
 #include "engine/sched/contest.h"
+#include "engine/sched/drafting.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
 #include "engine/text/reasoning.h"
@@ -112,6 +113,11 @@ static const struct option_row rows[] = {
     COUNT(NULL, "max-num-batched-tokens", max_num_batched_tokens, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
           "tokens of one step; longer prompts are computed in chunks"),
+    COUNT(NULL, "speculative-tokens", speculative_tokens, 0, DRAFT_TOKENS_MAX,
+          SETTING_TEXT(DEFAULT_SPECULATIVE_TOKENS),
+          "most tokens that an answer may copy in one step from its prompt, its documents or "
+          "itself, where that is faster; the answer stays the same; on a GPU only with "
+          "--batch-invariant; 0: off"),
     COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS), "requests that may wait; one more gets 429"),
     CHOICE_OF(
@@ -249,6 +255,14 @@ static const struct option_row rows[] = {
          "/v1/embeddings; named as --model"),
     TEXT(NULL, "served-embedding-model-name", served_embedding_model_name, "", "NAME",
          "name of that model in requests; default: the value of --embedding-model"),
+
+    COUNT("Responses", "stored-responses", stored_responses, 0, 1 << 20, "4096",
+          "responses of /v1/responses kept in memory for previous_response_id and GET; the least "
+          "recently used one is forgotten first; 0: none"),
+    SIZE(NULL, "stored-responses-bytes", stored_responses_bytes, 0, UINT64_C(1) << 50, "256M",
+         "memory that they may take"),
+    COUNT(NULL, "background-responses", background_responses, 0, 1024, "64",
+          "responses with background: true that run at once; one more is answered with 429"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

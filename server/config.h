@@ -69,6 +69,7 @@ struct config {
     uint64_t max_model_len;
     uint64_t max_num_seqs;
     uint64_t max_num_batched_tokens;
+    uint64_t speculative_tokens;
     uint64_t max_num_queued_reqs;
     char *scheduling_policy; /* of contest_policies() */
     double max_step_ms;      /* 0: by the device, as the next and starvation_ms */
@@ -123,6 +124,9 @@ struct config {
     char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
+    uint32_t stored_responses;
+    uint64_t stored_responses_bytes;
+    uint32_t background_responses;
     char *documents_path;              /* empty: in cache_dir; "none": no documents */
     char *embedding_model;             /* empty: none */
     char *served_embedding_model_name; /* empty: the name given to --embedding-model */
