@@ -23,8 +23,8 @@
 #define GPU_SPARE_BYTES ((uint64_t)256 << 20)
 
 /* Least number of rows of logits in a step: with a small max_num_seqs the output layer would
- * compute the logprobs of prompts row by row. */
-#define LOGITS_ROWS_MIN 16u
+ * compute the logprobs of prompts row by row, and no guesses could be verified. */
+#define LOGITS_ROWS_MIN 32u
 /* FastServe's starvation threshold (Wu et al., "Fast Distributed Inference Serving for Large
  * Language Models", 2023). */
 #define GPU_STARVATION_MS 300.0
@@ -51,6 +51,7 @@ void engine_config_init(struct engine_config *c)
                                 .max_num_seqs = DEFAULT_MAX_NUM_SEQS,
                                 .max_batched_tokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
                                 .max_queued = DEFAULT_MAX_NUM_QUEUED_REQS,
+                                .speculative_tokens = DEFAULT_SPECULATIVE_TOKENS,
                                 .gpu_memory_utilization = DEFAULT_GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
                                 .prefix_caching = true,
@@ -210,7 +211,7 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
 {
     return (struct device_sampler_config){.device = e->device,
                                           .n_vocab = e->model.n_vocab,
-                                          .n_rows_max = e->config.max_num_seqs,
+                                          .n_rows_max = choose_logits_rows(&e->config),
                                           .n_known_max = max_model_len};
 }
 
@@ -331,7 +332,7 @@ static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool
 static enum status create_sampler(struct engine *e)
 {
     struct device_sampler_config ds = sampler_shape(e, e->config.max_model_len);
-    size_t n_logits = (size_t)e->config.max_num_seqs * e->model.n_vocab;
+    size_t n_logits = (size_t)e->n_logits_max * e->model.n_vocab;
 
     if (device_ops(e->device)->sample)
         return device_sampler_create(&e->device_sampler, &ds);
@@ -513,9 +514,10 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
-        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs, fwd.n_blocks_max)) !=
-            OK)
+        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, fwd.n_out_max,
+                          fwd.n_blocks_max)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
+    e->n_guesses_max = draft_tokens_max(e);
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
     if (s != OK)
@@ -592,6 +594,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->n_tiers = stats.n_tiers;
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
+    i->n_guesses_max = e->n_guesses_max;
     i->max_batched_tokens = c->max_batched_tokens;
     i->max_queued = c->max_queued;
     i->eos_ids = m->eos_ids;

@@ -335,6 +335,31 @@ void lineup_hold(struct lineup *l, uint32_t i, uint64_t now_ns)
     memmove(l->items + i, l->items + i + 1, (l->n_items - i) * sizeof *l->items);
 }
 
+/* Guesses take no block that a running sequence may need for its next token: a plan that is made
+ * while the step runs must not preempt for them. */
+bool lineup_guess(struct lineup *l, uint32_t slot, uint32_t n, double seconds)
+{
+    struct cache_seq *kv = l->seqs[slot].kv;
+    uint32_t need = cache_seq_need(kv, n);
+
+    if ((need > 0 && need + scheduler_n_running(l->scheduler) > cache_n_available(l->cache)) ||
+        cache_seq_grow_guessed(kv, n) != OK)
+        return false;
+    l->step_s += seconds;
+    return true;
+}
+
+void lineup_accepted(struct lineup *l, uint32_t slot, uint64_t now_ns)
+{
+    cache_seq_commit(l->seqs[slot].kv, 1);
+    scheduler_on_accepted(l->scheduler, slot, now_ns);
+}
+
+void lineup_guessed(struct lineup *l, uint32_t slot)
+{
+    cache_seq_shrink(l->seqs[slot].kv);
+}
+
 void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns)
 {
     uint32_t slot = l->items[i].slot;
