@@ -105,11 +105,11 @@ struct engine {
     struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
     uint32_t n_logits_max;                 /* rows of logits at once */
     struct form_worker *form_worker;
-    uint32_t mask_slice;                   /* work for a row's mask in this step */
-    struct sampler_candidate *candidates;  /* [max_num_seqs, V]; NULL with a device_sampler */
-    float *raw_logits;                     /* the same */
-    uint32_t n_guesses_max;                /* of a sequence in a step; 0: no speculation */
-    struct acceptance accept;              /* of the guesses of all sequences */
+    uint32_t mask_slice;                  /* work for a row's mask in this step */
+    struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
+    float *raw_logits;                    /* the same */
+    uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
+    struct acceptance accept;             /* of the guesses of all sequences */
     double pick_row_s; /* moving mean of the time to pick a token; on a GPU not counted */
     struct engine_stats live;
     struct cost_model cost;

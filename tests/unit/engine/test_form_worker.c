@@ -168,7 +168,8 @@ static uint64_t write_all(const char *source, bool guesses, uint32_t out[N_REQUE
 
 static void forced_text_takes_fewer_steps_and_changes_no_token(void **state)
 {
-    static const char *const sources[] = {"x{90}", "([ab]zyxwvutsrq[cd]zyxwvu!)+", "(ab|cdefgh|q{5})+"};
+    static const char *const sources[] = {"x{90}", "([ab]zyxwvutsrq[cd]zyxwvu!)+",
+                                          "(ab|cdefgh|q{5})+"};
     uint32_t plain_out[N_REQUESTS][N_OUT], out[N_REQUESTS][N_OUT], n_plain[N_REQUESTS],
         n[N_REQUESTS];
     uint64_t n_steps = 0, n_plain_steps = 0;
