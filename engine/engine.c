@@ -23,8 +23,8 @@
 #define GPU_SPARE_BYTES ((uint64_t)256 << 20)
 
 /* Least number of rows of logits in a step: with a small max_num_seqs the output layer would
- * compute the logprobs of prompts row by row, and no guesses could be verified. */
-#define LOGITS_ROWS_MIN 32u
+ * compute the logprobs of prompts row by row. */
+#define LOGITS_ROWS_MIN 16u
 /* FastServe's starvation threshold (Wu et al., "Fast Distributed Inference Serving for Large
  * Language Models", 2023). */
 #define GPU_STARVATION_MS 300.0
@@ -178,11 +178,14 @@ static uint64_t default_kv_bytes(uint64_t wanted)
     return wanted < quarter ? wanted : quarter;
 }
 
-static uint32_t choose_logits_rows(const struct engine_config *c)
+/* Rows of logits in a step. A single sequence can verify all of its guesses. */
+static uint32_t choose_logits_rows(const struct engine *e)
 {
-    uint32_t least =
-        c->max_batched_tokens < LOGITS_ROWS_MIN ? c->max_batched_tokens : LOGITS_ROWS_MIN;
+    const struct engine_config *c = &e->config;
+    uint32_t least = draft_tokens_max(e) + 1;
 
+    least = least > LOGITS_ROWS_MIN ? least : LOGITS_ROWS_MIN;
+    least = least < c->max_batched_tokens ? least : c->max_batched_tokens;
     return c->max_num_seqs > least ? c->max_num_seqs : least;
 }
 
@@ -198,7 +201,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
                                    .model = &e->model,
                                    .weights = &e->weights,
                                    .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = choose_logits_rows(c),
+                                   .n_out_max = choose_logits_rows(e),
                                    .n_pos = max_model_len,
                                    .n_seqs_max = c->max_num_seqs,
                                    .n_blocks_max =
@@ -211,7 +214,7 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
 {
     return (struct device_sampler_config){.device = e->device,
                                           .n_vocab = e->model.n_vocab,
-                                          .n_rows_max = choose_logits_rows(&e->config),
+                                          .n_rows_max = choose_logits_rows(e),
                                           .n_known_max = max_model_len};
 }
 
@@ -498,6 +501,8 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     uint32_t n_seqs = c->max_num_seqs;
     enum status s;
 
+    e->n_guesses_max = draft_tokens_max(e);
+    e->n_logits_max = choose_logits_rows(e);
     if ((s = create_attend(e, pool)) != OK)
         return buf_why(why, s, "out of memory for the queries of other instances");
     struct cache_config cache = cache_shape(e, pool);
@@ -517,7 +522,6 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
         (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, fwd.n_out_max,
                           fwd.n_blocks_max)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
-    e->n_guesses_max = draft_tokens_max(e);
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
     if (s != OK)
@@ -687,7 +691,6 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     e->shared = e->live;
     e->config = *config;
     e->n_slots = engine_n_slots(e);
-    e->n_logits_max = choose_logits_rows(config);
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
         s = buf_why(why, ERR_NOMEM, "out of memory");

@@ -223,7 +223,8 @@ struct pick_row {
     uint32_t slot;  /* PICK_NONE: the row's step failed, and it gets no token */
     uint32_t pos;   /* PICK_NEXT: the next token */
     uint32_t ahead; /* with PICK_NEXT: guesses before it that are not known to be right */
-    bool waits;     /* by the pick: the mask is not there, and the row gives no token */
+    bool waits;     /* by pick_begin() or pick_now(): the mask is not there, and the row gets no
+                       token */
 };
 
 struct pick_job {

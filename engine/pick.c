@@ -68,7 +68,9 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
 {
     struct engine *e = job->e;
 
-    e->mask_slice = MASK_SLICE / (n > 0 ? n : 1) + MASK_SLICE_MIN;
+    uint32_t n_all = e->batch.n_out > n ? e->batch.n_out : n; /* with those of pick_now() */
+
+    e->mask_slice = MASK_SLICE / (n_all > 0 ? n_all : 1) + MASK_SLICE_MIN;
     if (!e->device_sampler) {
         device_parallel(e->device, n, pick_row, (void *)job);
         return OK;

@@ -449,7 +449,7 @@ static void give_tokens(struct engine *e, const struct pick_job *job, uint32_t s
             fail_sequence(e, slot, s, "the device could not run this step");
             return;
         }
-        if (job->rows[at].waits) { /* for its mask: the row is run again */
+        if (job->rows[at].waits) { /* the last token known is computed again */
             e->live.n_mask_waits++;
             break;
         }
@@ -529,8 +529,8 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
             continue;
         }
         if (f.gives_token && job->rows[e->lineup.seqs[slot].out0].waits) {
-            e->lineup.seqs[slot].n_guessed = 0;
             lineup_ran_part(&e->lineup, i, e->lineup.items[i].n_tokens - 1, now - began, now);
+            e->lineup.seqs[slot].n_guessed = 0;
             e->live.n_mask_waits++;
             continue;
         }

@@ -256,6 +256,14 @@ static const struct option_row rows[] = {
     TEXT(NULL, "served-embedding-model-name", served_embedding_model_name, "", "NAME",
          "name of that model in requests; default: the value of --embedding-model"),
 
+    COUNT("Responses", "stored-responses", stored_responses, 0, 1 << 20, "4096",
+          "responses of /v1/responses kept in memory for previous_response_id and GET; the least "
+          "recently used one is forgotten first; 0: none"),
+    SIZE(NULL, "stored-responses-bytes", stored_responses_bytes, 0, UINT64_C(1) << 50, "256M",
+         "memory that they may take"),
+    COUNT(NULL, "background-responses", background_responses, 0, 1024, "64",
+          "responses with background: true that run at once; one more is answered with 429"),
+
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),
     CHOICE(NULL, "log-format", log_format, "text", "text|json", "key=value text or JSON lines"),

@@ -124,6 +124,9 @@ struct config {
     char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
+    uint32_t stored_responses;
+    uint64_t stored_responses_bytes;
+    uint32_t background_responses;
     char *documents_path;              /* empty: in cache_dir; "none": no documents */
     char *embedding_model;             /* empty: none */
     char *served_embedding_model_name; /* empty: the name given to --embedding-model */

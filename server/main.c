@@ -37,6 +37,7 @@
 #include "server/http_flags.h"
 #include "server/kv_events.h"
 #include "server/pool_flags.h"
+#include "server/api/background.h"
 #include "server/api/embeddings.h"
 #include "server/api/library.h"
 #include "server/api/preamble.h"
@@ -359,6 +360,7 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     /* Also after a failure while draining: the requests it ended did not finish. */
     s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
     http_stop(http);
+    background_close(srv->background);
     library_close(srv->library); /* its prefills need the engine */
     srv->library = NULL;
     embeddings_close(srv->embeddings); /* the library and lookups use the model */

@@ -21,11 +21,13 @@
 #include "server/api/unknown_fields.h"
 
 struct auth;
+struct background;
 struct embeddings;
 struct http_server;
 struct library;
 struct preambles;
 struct publisher;
+struct responses;
 struct router_flows;
 struct tally;
 
@@ -53,6 +55,8 @@ struct server {
     uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];
     struct structured *structured;  /* forms of answers; locks itself */
+    struct responses *responses;    /* of /v1/responses; locks itself */
+    struct background *background;  /* of /v1/responses; locks itself; closed by main */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;
 };

@@ -29,7 +29,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 
-#define GRAMMAR_SHOWN_MAX 6u
+#define GRAMMAR_SHOWN_MAX 10u
 
 struct tokenizer;
 struct grammar_vocab;

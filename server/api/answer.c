@@ -5,6 +5,7 @@
 #include "server/api/answer_documents.h"
 #include "server/api/call.h"
 #include "server/http/error.h"
+#include "server/api/render.h"
 #include "server/server.h"
 #include "server/api/tool_answer.h"
 #include "server/api/writer.h"
@@ -347,7 +348,7 @@ static enum status write_error(struct call *call, enum status s, const char *wor
 #define COMMON                                                                                     \
     .keep_alive = ": keep-alive\n\n", .whole = write_whole, .open = open_stream,                   \
     .begin = write_begin, .delta = write_delta, .end = write_end, .finish = write_end_of_stream,   \
-    .error = write_error
+    .error = write_error, .prompts = render_write
 
 const struct shape answer_chat = {
     .name = "chat", .id_prefix = "chatcmpl", .kind = PARAMS_CHAT, COMMON};

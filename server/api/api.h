@@ -18,6 +18,13 @@ void api_chat(struct server *srv, struct http_exchange *x);
 void api_chat_render(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
 void api_completions_render(struct server *srv, struct http_exchange *x);
+void api_messages(struct server *srv, struct http_exchange *x);
+void api_count_tokens(struct server *srv, struct http_exchange *x);
+void api_responses(struct server *srv, struct http_exchange *x);
+void api_response_tokens(struct server *srv, struct http_exchange *x);
+void api_response(struct server *srv, struct http_exchange *x); /* /v1/responses/{id} */
+void api_response_cancel(struct server *srv, struct http_exchange *x);
+void api_response_delete(struct server *srv, struct http_exchange *x);
 void api_embeddings(struct server *srv, struct http_exchange *x);
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);
@@ -41,6 +48,7 @@ void api_preamble(struct server *srv, struct http_exchange *x);
 void api_preamble_delete(struct server *srv, struct http_exchange *x);
 void api_session(struct server *srv, struct http_exchange *x); /* /v1/sessions/{id} */
 void api_session_close(struct server *srv, struct http_exchange *x);
+void api_openapi(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);
 
 /* Whether the engine's answer is OK. If not, the exchange has its error answer. */

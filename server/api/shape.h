@@ -11,9 +11,23 @@
 
 #include "base/buf.h"
 #include "server/api/params.h"
+#include "server/http/http.h"
 
 struct call;
 struct choice;
+struct http_exchange;
+
+/* Calls that go on without their connection (background.h). */
+struct shape_background {
+    /* The call was submitted: keep what clients ask for later, and answer this client: a reply, or
+     * with call->params.stream a stream, which follow() fills. ERR_TOO_LARGE, ERR_NOMEM. */
+    enum status (*accept)(struct call *call, struct http_exchange *x);
+    /* As fill() of struct http_async, for the client that made the call. */
+    enum http_next (*follow)(struct call *call, struct buf *out);
+    void (*left)(struct call *call); /* the client's exchange is over */
+    /* What the call wrote in one turn; on the thread of background.h, as all below. */
+    void (*written)(struct call *call, const struct buf *out, bool is_over);
+};
 
 struct shape {
     const char *name; /* in log lines */
@@ -35,7 +49,11 @@ struct shape {
     enum status (*finish)(struct call *call, struct buf *out);
     enum status (*error)(struct call *call, enum status s, const char *words, struct buf *out);
 
-    void (*destroy)(void *state); /* NULL: the shape has no state */
+    /* The answer of call_render(): what the prompts are. */
+    enum status (*prompts)(const struct call *call, struct buf *out);
+
+    const struct shape_background *background; /* NULL: the protocol has no such calls */
+    void (*destroy)(void *state);              /* NULL: the shape has no state */
 };
 
 #endif

@@ -17,7 +17,7 @@
 
 #ifdef TEST_ON_GPU
 #define DEVICE "cuda"
-#define N_CASES 12
+#define N_CASES 9
 #define N_PROMPT_MAX 90
 #else
 #define DEVICE "cpu"
@@ -30,6 +30,7 @@
 #define N_VOCAB 300
 #define N_TOPS 3
 #define N_PREFIXES 3
+#define N_TRIES_MAX 20
 
 struct answer {
     enum finish_reason finish;
@@ -264,6 +265,7 @@ static int setup(void **state)
     return 0;
 }
 
+#ifndef TEST_ON_GPU
 static void guesses_change_no_bit_of_an_answer(void **state)
 {
     struct engine_config c;
@@ -276,22 +278,28 @@ static void guesses_change_no_bit_of_an_answer(void **state)
     assert_guessed(&st);
 }
 
+#endif
+
 /* A block of small_llama is 2 layers * 2 * 2 heads * 12 * 32 tokens * 2 bytes; the longest case
- * needs 9 of them. */
+ * needs 9 of them. Whether requests meet depends on how fast they come, so the engine answers them
+ * until some have been preempted. */
 static void preemptions_between_guesses_change_no_bit(void **state)
 {
     struct engine_config c;
-    struct engine_stats st;
+    struct engine_stats st = {0};
 
     (void)state;
     config(&c, true);
     c.kv_bytes = 14 * (2 * 2 * 2 * 12 * 32 * 2);
     c.check_each_step = true;
-    answer_together(&c, "with few blocks", &st);
-    assert_guessed(&st);
+    for (int i = 0; i < N_TRIES_MAX && st.n_preemptions == 0; i++) {
+        answer_together(&c, "with few blocks", &st);
+        assert_guessed(&st);
+    }
     assert_true(st.n_preemptions > 0);
 }
 
+#ifndef TEST_ON_GPU
 /* With the costs of random weights, which are estimates, some steps guess and some do not. */
 static void guesses_chosen_by_cost_change_no_bit(void **state)
 {
@@ -306,7 +314,6 @@ static void guesses_chosen_by_cost_change_no_bit(void **state)
     answer_together(&c, "by cost", &st);
 }
 
-#ifndef TEST_ON_GPU
 static void every_kernel_set_keeps_its_bits(void **state)
 {
     static const struct {
@@ -341,10 +348,10 @@ static void every_kernel_set_keeps_its_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(guesses_change_no_bit_of_an_answer),
         cmocka_unit_test(preemptions_between_guesses_change_no_bit),
+#ifndef TEST_ON_GPU /* emulated: a second pass would be seconds */
+        cmocka_unit_test(guesses_change_no_bit_of_an_answer),
         cmocka_unit_test(guesses_chosen_by_cost_change_no_bit),
-#ifndef TEST_ON_GPU
         cmocka_unit_test(every_kernel_set_keeps_its_bits),
 #endif
     };
