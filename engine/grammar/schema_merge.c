@@ -10,14 +10,14 @@
 static bool is_note(const char *keyword)
 {
     static const char *const notes[] = {
-        "title",     "description", "default",       "examples",    "example",     "$schema",
-        "$id",       "$comment",    "$defs",         "definitions", "deprecated",  "readOnly",
-        "writeOnly", "$anchor",     "discriminator", "xml",         "externalDocs"};
+        "title",     "description", "default",       "examples",    "example",      "$schema",
+        "$id",       "$comment",    "$defs",         "definitions", "deprecated",   "readOnly",
+        "writeOnly", "$anchor",     "discriminator", "xml",         "externalDocs", "id"};
 
     for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
         if (strcmp(notes[i], keyword) == 0)
             return true;
-    return false;
+    return strncmp(keyword, "x-", 2) == 0; /* of OpenAPI and of editors */
 }
 
 bool schema_has_more(const struct json *j, const char *keyword)
