@@ -1,6 +1,7 @@
 /* draft.c - speculation: a sequence that decodes verifies guessed tokens in the same step.
  *
- * Guesses come from the sequence's own text (run/lookup.h). They become rows of the step behind the
+ * Guesses come from the grammar of the answer, where it leaves one text only (form_forced()), else
+ * from the sequence's own text (run/lookup.h). They become rows of the step behind the
  * row of the last known token. Each row's token is picked as without speculation: with the same
  * parameters, the same masks and the random number of its place in the answer. While the picked
  * tokens equal the guesses, the next row's input was right, and its logits are, bit for bit, those
@@ -86,15 +87,20 @@ static void guess(struct drafting *d, uint32_t slot, uint32_t n_known)
         min_u32(min_u32(e->n_guesses_max, n_left), min_u32(d->n_rows_left, d->n_logits_left));
     double chances[DRAFT_TOKENS_MAX];
 
-    if (n == 0 || !lookup_has_guess(&q->lookup) || cache_seq_queries(q->kv))
+    if (n == 0 || cache_seq_queries(q->kv))
         return;
-    for (uint32_t i = 0; i < n; i++)
+    uint32_t n_forced = form_forced(&q->form, r->ids + n_known, chances, n);
+    if (n_forced == 0 && !lookup_has_guess(&q->lookup))
+        return;
+    for (uint32_t i = 0; i < n && n_forced == 0; i++)
         chances[i] = acceptance_chance(&e->accept, &q->accept, q->lookup.n_match + i);
+    n = n_forced > 0 ? n_forced : n;
     double before_s = d->step.drafts_s;
     struct draft_step after = d->step;
     if (!e->config.speculate_always)
         n = draft_step_length(&d->step, n_known - 1, chances, n);
-    n = lookup_guess(&q->lookup, r->ids + n_known, n);
+    if (n_forced == 0)
+        n = lookup_guess(&q->lookup, r->ids + n_known, n);
     if (n == 0)
         return;
     draft_step_add(&after, n_known - 1, chances, n);
