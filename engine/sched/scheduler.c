@@ -443,8 +443,8 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run == e->n_flying);
-    if (n_new != (e->n_computed + n_run == e->n_known))
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run <= e->n_flying);
+    if (n_run < e->n_flying || n_new != (e->n_computed + n_run == e->n_known))
         s->version++; /* a plan made meanwhile expected another number of tokens */
     e->n_computed += n_run;
     e->n_flying = 0;
@@ -454,6 +454,15 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     e->n_out_left -= n_new && e->n_out_left > 0;
     if (e->class == SCHED_USUAL)
         ran_usual(s, slot, n_new, step_ns, now_ns);
+}
+
+void scheduler_on_accepted(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+
+    ASSERT(slot < s->config.n_slots && e->n_flying == 0 && e->n_computed + 1 == e->n_known);
+    e->n_flying = 1;
+    scheduler_on_tokens(s, slot, 1, 1, 0, now_ns);
 }
 
 /* Undo submit_usual(). */
