@@ -37,6 +37,8 @@ static const struct option_row rows[] = {
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
          "Jinja template to use instead of the model's own"),
+    BOOL(NULL, "trust-request-chat-template", trust_request_chat_template, "false",
+         "requests may bring a chat_template of their own"),
     CHOICE(NULL, "tool-call-parser", tool_call_parser, "auto", TOOL_FORMAT_NAMES,
            "how the model writes calls of tools; auto: by its chat template; none: tools are "
            "refused"),

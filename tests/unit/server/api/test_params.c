@@ -170,7 +170,7 @@ static void what_is_not_there_is_refused_by_name(void **state)
     refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
     refuses(PARAMS_COMPLETION, "{'prompt_logprobs':-1}", ERR_UNSUPPORTED, "prompt_logprobs: -1");
     refuses(PARAMS_CHAT, "{'chat_template':'x'}", ERR_UNSUPPORTED,
-            "chat_template: not supported; the server's operator sets it");
+            "chat_template: not allowed; the server's operator sets a template with");
     refuses(PARAMS_CHAT, "{'model':'three'}", ERR_NOT_FOUND, "model: \"three\" is not served");
 }
 
