@@ -1,6 +1,6 @@
 /* attn_split.h - attention of few tasks: every segment of a task becomes a task of its own.
  *
- * A decode step of one sequence has as many tasks as KV heads, which may be fewer than threads. Then
+ * A decode step of one sequence has as many tasks as KV heads, maybe fewer than threads. Then
  * threads compute the tiles of its segments independently, a wave of segments at a time, and merge
  * them in segment order by the code of attn_body.h. So the bits are those of an unsplit task.
  *

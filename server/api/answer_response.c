@@ -97,12 +97,16 @@ static const char *failure_code(enum status s)
                               : "server_error";
 }
 
+static bool is_over(const char *status)
+{
+    return strcmp(status, "in_progress") != 0 && strcmp(status, "queued") != 0;
+}
+
 /* The response as of now. words: of the failure s; NULL: none. */
 static void write_response(struct writer *w, const struct call *call, const char *status,
                            enum status s, const char *words)
 {
     const struct response_answer *st = state_of(call);
-    bool is_over = strcmp(status, "in_progress") != 0 && strcmp(status, "queued") != 0;
 
     write_format(w, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%" PRId64, call->id,
                  call->created_s);
@@ -125,8 +129,8 @@ static void write_response(struct writer *w, const struct call *call, const char
     write_puts(w, ",\"output\":[");
     write_buf(w, &st->output.items);
     write_puts(w, "]");
-    if (is_over &&
-        call->choices) { /* before, OpenAI's answers have null, which breaks its schema */
+    /* Before, OpenAI's answers have null, which breaks its schema. */
+    if (is_over(status) && call->choices) {
         write_usage(w, call);
         answer_write_documents(w, call);
     }
@@ -255,23 +259,21 @@ static void add_thoughts(struct response_answer *st, struct writer *w, const str
     response_output_text(&st->output, w, c->thoughts.data, c->thoughts.len, &none);
 }
 
-static void add_text(struct response_answer *st, struct writer *w, const struct call *call,
-                     const struct choice *c)
+static void add_text(struct response_answer *st, struct writer *w, const char *text, size_t len)
 {
-    if (c->text.len == 0)
+    if (len == 0)
         return;
     if (st->output.open != RESPONSE_MESSAGE) {
-        append(w, &st->blank, c->text.data, c->text.len);
+        append(w, &st->blank, text, len);
         if (is_blank(&st->blank))
             return;
         response_output_open(&st->output, w, RESPONSE_MESSAGE);
         response_output_text(&st->output, w, buf_str(&st->blank), st->blank.len, &st->logprobs);
         buf_reset(&st->blank);
     } else {
-        response_output_text(&st->output, w, c->text.data, c->text.len, &st->logprobs);
+        response_output_text(&st->output, w, text, len, &st->logprobs);
     }
     buf_reset(&st->logprobs);
-    add_annotations(st, w, call, c);
 }
 
 /* More arguments of the open call. */
@@ -289,18 +291,23 @@ static void add_arguments(struct response_answer *st, struct writer *w, const st
                              v.arguments->len - n_before, &none);
 }
 
-static void add_calls(struct response_answer *st, struct writer *w, const struct choice *c)
+/* Add text and the calls that stand in it. */
+static void add_text_and_calls(struct response_answer *st, struct writer *w, const struct choice *c)
 {
     struct tool_call_view v;
+    size_t at = 0;
 
     for (; st->n_calls < tool_answer_n_calls(c->tools); add_arguments(st, w, c)) {
         tool_answer_view(c->tools, st->n_calls++, &v);
+        add_text(st, w, buf_str(&c->text) + at, v.text_at - at);
+        at = v.text_at;
         response_output_open(&st->output, w, RESPONSE_NONE);
         append(w, &st->output.call_id, v.id, strlen(v.id));
         append(w, &st->output.name, buf_str(v.name), v.name->len);
         response_output_open(&st->output, w, RESPONSE_CALL);
         buf_reset(&st->blank);
     }
+    add_text(st, w, buf_str(&c->text) + at, c->text.len - at);
 }
 
 static void add_delta(struct call *call, const struct choice *c, struct writer *w)
@@ -313,15 +320,16 @@ static void add_delta(struct call *call, const struct choice *c, struct writer *
     }
     add_thoughts(st, w, c);
     add_arguments(st, w, c);
-    add_text(st, w, call, c);
-    add_calls(st, w, c);
+    add_text_and_calls(st, w, c);
+    if (st->output.open == RESPONSE_MESSAGE)
+        add_annotations(st, w, call, c);
 }
 
 static void add_end(struct call *call, struct writer *w)
 {
     struct response_answer *st = state_of(call);
     struct response_output *o = &st->output;
-    bool has_output = o->n_items > (st->ask.file_search ? 1u : 0u);
+    bool has_output = o->n_items > (st->ask.searches ? 1u : 0u);
 
     /* An answer without anything is an empty message. */
     if (o->open == RESPONSE_NONE && !has_output) {
@@ -340,7 +348,7 @@ static enum status write_whole(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK}; /* no events: written to at the end only */
 
-    if (state_of(call)->ask.file_search)
+    if (state_of(call)->ask.searches)
         write_search(&w, call);
     add_delta(call, &call->choices[0], &w);
     add_end(call, &w);
@@ -373,7 +381,7 @@ static void write_state(struct call *call, struct writer *w, const char *name, c
     if (w->status == OK)
         w->status = r.status;
     write_response_event(call, w, name, &response);
-    if (w->status == OK && strcmp(status, "in_progress") != 0)
+    if (w->status == OK && is_over(status))
         keep(call, &response);
     buf_fini(&response);
 }
@@ -399,9 +407,10 @@ static enum status tell(struct call *call, const char *status, bool is_new)
 static void begin_events(struct call *call, struct writer *w)
 {
     state_of(call)->began = true;
-    if (w->status == OK && state_of(call)->ask.background)
-        w->status = tell(call, "in_progress", false);
-    write_state(call, w, "response.created", "in_progress", OK, NULL);
+    if (!state_of(call)->ask.background)
+        write_state(call, w, "response.created", "in_progress", OK, NULL);
+    else if (w->status == OK)
+        w->status = tell(call, "in_progress", false); /* begin_background() wrote the begin */
     write_state(call, w, "response.in_progress", "in_progress", OK, NULL);
 }
 
@@ -417,7 +426,7 @@ static enum status write_begin(struct call *call, const struct choice *c, struct
 
     (void)c;
     begin_events(call, &w);
-    if (state_of(call)->ask.file_search)
+    if (state_of(call)->ask.searches)
         write_search(&w, call);
     return w.status;
 }
@@ -486,6 +495,20 @@ static enum status write_prompts(const struct call *call, struct buf *out)
 
 /* --- in the background --- */
 
+/* Write the first events, before the engine's first token. */
+static enum status begin_background(struct call *call)
+{
+    struct buf events;
+    struct writer w = {&events, OK};
+
+    buf_init(&events, RESPONSE_BYTES_MAX);
+    write_state(call, &w, "response.created", "queued", OK, NULL);
+    write_state(call, &w, "response.queued", "queued", OK, NULL);
+    responses_append(call->srv->responses, state_of(call)->ask.turn, &events);
+    buf_fini(&events);
+    return w.status;
+}
+
 static enum status accept(struct call *call, struct http_exchange *x)
 {
     struct response_answer *st = state_of(call);
@@ -493,7 +516,7 @@ static enum status accept(struct call *call, struct http_exchange *x)
     struct buf json;
     enum status s = tell(call, "queued", true);
 
-    if (s == OK && call->params.stream) {
+    if (s == OK && call->params.stream && (s = begin_background(call)) == OK) {
         s = responses_follow(&st->follower, responses, call->account->owner, call->id, -1);
         if (s == OK)
             response_follower_wake(st->follower, http_wake, http_waker(x));
@@ -510,11 +533,11 @@ static enum status accept(struct call *call, struct http_exchange *x)
 
 static enum http_next follow(struct call *call, struct buf *out)
 {
-    bool is_over;
+    bool is_last;
 
-    if (response_follower_take(state_of(call)->follower, out, FOLLOW_BYTES_MAX, &is_over) != OK)
+    if (response_follower_take(state_of(call)->follower, out, FOLLOW_BYTES_MAX, &is_last) != OK)
         return HTTP_ABORT;
-    return is_over ? HTTP_DONE : HTTP_WAIT;
+    return is_last ? HTTP_DONE : HTTP_WAIT;
 }
 
 static void leave(struct call *call)
@@ -523,13 +546,16 @@ static void leave(struct call *call)
     state_of(call)->follower = NULL;
 }
 
-static void written(struct call *call, const struct buf *out, bool is_over)
+static void written(struct call *call, const struct buf *out, bool is_last)
 {
     const struct response_turn *turn = state_of(call)->ask.turn;
 
     responses_append(call->srv->responses, turn, out);
-    if (is_over)
-        responses_end(call->srv->responses, turn);
+    if (!is_last)
+        return;
+    if (!atomic_load(&turn->is_final)) /* the end could not be written: memory is short */
+        (void)tell(call, "failed", false);
+    responses_end(call->srv->responses, turn);
 }
 
 static const struct shape_background background = {

@@ -119,9 +119,9 @@ static enum status read_prompt(struct call *call, struct response_ask *ask, stru
 
 static enum status read_params(struct call *call, struct response_ask *ask, struct buf *why)
 {
-    /* The lookup reads the chat on another thread, so the chat must not share values with the
+    /* Another thread reads or frees the chat, which therefore must not share values with the
      * request's body. Params point into the chat. */
-    if (lookup_is_needed(ask->chat)) {
+    if (lookup_is_needed(ask->chat) || ask->background) {
         struct json *copy = js_copy_deep(ask->chat);
         if (!copy)
             return buf_why(why, ERR_NOMEM, "out of memory");
@@ -143,6 +143,10 @@ static enum status read_call(struct call *call, const struct json *body, struct 
         return buf_why(why, s, "out of memory");
     s = response_ask_read(ask, call->srv->responses, call->account->owner, call->id, body, why);
     call->error_code = ask->error_code;
+    if (s == OK && ask->background && call->srv->config->stored_responses == 0)
+        s = buf_why(why, ERR_UNSUPPORTED,
+                    "background: this server keeps no responses (--stored-responses 0)");
+    ask->store &= call->srv->config->stored_responses > 0;
     if (s != OK)
         return s;
     s = read_params(call, ask, why);
@@ -329,7 +333,7 @@ static enum http_next on_follow_fill(void *ctx, struct buf *out, uint64_t idle_n
 
 static void on_follow_gone(void *ctx)
 {
-    (void)ctx; /* the response goes on */
+    response_follower_leave(ctx); /* the response goes on */
 }
 
 static void on_follow_close(void *ctx, int status)

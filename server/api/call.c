@@ -90,10 +90,8 @@ static void on_gone(void *ctx)
 {
     struct call *call = ctx;
 
-    if (atomic_load(&call->in_background))
-        return; /* the call goes on */
     atomic_store(&call->is_gone, true);
-    if (atomic_load(&call->state) == CALL_SUBMITTED)
+    if (atomic_load(&call->state) == CALL_SUBMITTED && !atomic_load(&call->in_background))
         cancel_all(call);
 }
 
@@ -300,7 +298,7 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
             return next;
     }
     if (atomic_load(&call->in_background))
-        return HTTP_STREAM;
+        return http_replied(x) ? HTTP_DONE : HTTP_STREAM;
     if (call->params.stream)
         return begin_stream(call, x);
     for (uint32_t i = 0; i < call->n_choices; i++) {
@@ -383,10 +381,14 @@ uint32_t call_n_taken(const struct call *call)
 static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
 {
     struct call *call = ctx;
-    bool behind = atomic_load(&call->in_background);
-    enum http_next next =
-        behind ? call->shape->background->follow(call, out) : call_fill(call, out);
+    enum http_next next;
 
+    if (!atomic_load(&call->in_background))
+        next = call_fill(call, out);
+    else if (atomic_load(&call->is_gone))
+        next = HTTP_DONE; /* the client left, or the server ends */
+    else
+        next = call->shape->background->follow(call, out);
     if (next == HTTP_WAIT && out->len == 0 && idle_ns >= KEEP_ALIVE_NS &&
         buf_puts(out, call->shape->keep_alive) != OK)
         return HTTP_ABORT;
@@ -411,8 +413,13 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
         request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
                        prompt_span_ends(prompt), prompt_n_span_ends(prompt), &call->params.scope,
                        prompt->n_public, &sampling, &call->params.stopping, why);
-    if (s != OK)
+    if (s == OK)
+        s = request_predict(r, call->srv->engine, (const uint32_t *)call->params.prediction.data,
+                            (uint32_t)(call->params.prediction.len / sizeof(uint32_t)), why);
+    if (s != OK) {
+        request_unref(r);
         return s;
+    }
     if (call->n_prompts * call->params.best_of == 1)
         snprintf(r->id, sizeof r->id, "%s", call->http_id);
     else
@@ -660,8 +667,6 @@ static void submit(struct call *call, struct http_exchange *x)
         submit_all(call, x, &why);
         if (atomic_load(&call->is_gone))
             cancel_all(call);
-        if (call->wants_background)
-            hand_over(call, x);
     } else {
         reply_error(call->srv, x, s, NULL, &why);
         if (call->wants_background)
@@ -671,6 +676,8 @@ static void submit(struct call *call, struct http_exchange *x)
     speculation_destroy(call->speculation);
     call->speculation = NULL;
     buf_fini(&why);
+    if (s == OK && call->wants_background)
+        hand_over(call, x); /* another thread has the call from here on */
 }
 
 void call_wait_for(struct call *call, struct wait *w)

@@ -324,7 +324,7 @@ static enum status add_search(struct response_ask *a, const struct json *tool, c
     struct buf inner;
     enum status s = OK;
 
-    if (a->file_search)
+    if (a->searches)
         return buf_why(why, ERR_UNSUPPORTED, "%s: one tool of type file_search is taken", field);
     if (js_get_set(a->chat, "retrieval"))
         return buf_why(why, ERR_INVALID,
@@ -357,7 +357,7 @@ static enum status add_search(struct response_ask *a, const struct json *tool, c
     if (s == OK && a->query.len > 0)
         s = js_set(r, "query", js_new_string(a->query.data, a->query.len));
     if (s == OK)
-        a->file_search = (struct json *)(uintptr_t)tool;
+        a->searches = true;
     if (s == OK)
         return js_set(a->chat, "retrieval", r);
     js_unref(r);
@@ -487,12 +487,12 @@ static enum status read_tools(struct response_ask *a, struct buf *why)
     s = list ? OK : ERR_NOMEM;
     for (size_t i = 0; s == OK && i < js_len(tools); i++)
         s = add_tool(a, list, js_at(tools, i), i, allowed, searches, why);
-    if (s == OK && a->file_search && !js_get(a->chat, "citations"))
+    if (s == OK && a->searches && !js_get(a->chat, "citations"))
         s = js_set(a->chat, "citations", js_new_bool(true));
     if (s == OK && js_len(list) > 0)
         return no_memory(why, js_set(a->chat, "tools", list));
     /* A choice among searches alone. */
-    if (s == OK && a->file_search && js_get(a->chat, "tool_choice"))
+    if (s == OK && a->searches && js_get(a->chat, "tool_choice"))
         s = set_text(a->chat, "tool_choice", "none");
     js_unref(list);
     return no_memory(why, s);
@@ -631,8 +631,7 @@ enum status response_ask_read(struct response_ask *a, struct responses *response
                               const char *owner, const char *id, const struct json *body,
                               struct buf *why)
 {
-    *a = (struct response_ask){
-        .body = js_ref((struct json *)(uintptr_t)body), .chat = js_new_object(), .store = true};
+    *a = (struct response_ask){.body = body, .chat = js_new_object(), .store = true};
     enum status s = a->chat ? copy_fields(a, why) : ERR_NOMEM;
 
     if (s == OK)
@@ -654,7 +653,6 @@ void response_ask_fini(struct response_ask *a)
 {
     response_turn_unref(a->turn);
     js_unref(a->chat);
-    js_unref(a->body);
     buf_fini(&a->query);
     *a = (struct response_ask){0};
 }

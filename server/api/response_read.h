@@ -26,17 +26,17 @@
 
 struct response_ask {
     struct response_turn *turn; /* with the request's items; not kept yet */
-    struct json *body;          /* the request's, a reference */
+    const struct json *body;    /* the request's, borrowed until response_ask_write() */
     struct json *chat;          /* body of a chat; params point into it */
-    struct json *file_search;   /* the tool; NULL: no search. Borrowed from body */
     struct buf query;           /* of the search */
+    bool searches;              /* a tool file_search was given and may be used */
     size_t n_instructions;      /* leading messages that truncation keeps: 0 or 1 */
     bool store, background, truncates;
     bool wants_logprobs, wants_results, wants_summary;
     const char *error_code; /* of an error; NULL: the default */
 };
 
-/* Read the body, which is referenced. owner: of previous responses. call_id: of the new response.
+/* Read the body. owner: of previous responses. id: of the new response.
  * Call response_ask_fini() after errors too. */
 NODISCARD enum status response_ask_read(struct response_ask *a, struct responses *responses,
                                         const char *owner, const char *id, const struct json *body,
@@ -47,7 +47,7 @@ void response_ask_fini(struct response_ask *a);
  * them, and more up to the next message of a user. False: that leaves no message. */
 bool response_ask_drop(struct response_ask *a, const struct json *messages, size_t n_dropped);
 
-/* Append what a response repeats of its request, from "background" to "truncation". */
+/* Append what a response repeats of its request, from "background" to "user". */
 NODISCARD enum status response_ask_write(const struct response_ask *a, const struct params *p,
                                          struct buf *out);
 

@@ -29,6 +29,7 @@ struct response_follower {
     struct responses *responses;
     struct kept *kept; /* NULL: the response was forgotten or deleted */
     size_t at;         /* bytes of the events that were taken */
+    atomic_bool has_left;
     void (*wake)(void *arg);
     void *arg;
 };
@@ -377,11 +378,19 @@ void response_follower_wake(struct response_follower *f, void (*wake)(void *arg)
     wake(arg);
 }
 
+void response_follower_leave(struct response_follower *f)
+{
+    atomic_store(&f->has_left, true);
+}
+
 enum status response_follower_take(struct response_follower *f, struct buf *out, size_t max,
                                    bool *is_over)
 {
     enum status s = OK;
 
+    *is_over = atomic_load(&f->has_left);
+    if (*is_over)
+        return OK;
     pthread_mutex_lock(&f->responses->lock);
     const struct kept *k = f->kept;
     size_t n = k ? k->events.len - f->at : 0;

@@ -84,6 +84,8 @@ NODISCARD enum status responses_follow(struct response_follower **out, struct re
                                        const char *owner, const char *id, int64_t after);
 /* Call wake(arg) when there is more; it must not block. Also called at once. */
 void response_follower_wake(struct response_follower *f, void (*wake)(void *arg), void *arg);
+/* Nobody follows any more: the next call of _take() is over. From any thread. */
+void response_follower_leave(struct response_follower *f);
 /* Append what came since the last call, up to max bytes. *is_over: it was the last. */
 NODISCARD enum status response_follower_take(struct response_follower *f, struct buf *out,
                                              size_t max, bool *is_over);

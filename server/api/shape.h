@@ -26,7 +26,7 @@ struct shape_background {
     enum http_next (*follow)(struct call *call, struct buf *out);
     void (*left)(struct call *call); /* the client's exchange is over */
     /* What the call wrote in one turn; on the thread of background.h, as all below. */
-    void (*written)(struct call *call, const struct buf *out, bool is_over);
+    void (*written)(struct call *call, const struct buf *out, bool is_last);
 };
 
 struct shape {

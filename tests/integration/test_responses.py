@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import sys
 import tempfile
 from typing import Any, Callable
@@ -366,6 +367,8 @@ def a_response_in_the_background_is_polled() -> None:
 
 def its_events_can_be_read_again() -> None:
     events = stream(background=True)
+    assert [e["type"] for e in events[:3]] == [
+        "response.created", "response.queued", "response.in_progress"], events
     path = f"{PATH}/{events[0]['response']['id']}?stream=true"
     assert stream(path=path, method="GET") == events
     assert stream(path=path + "&starting_after=4", method="GET") == events[5:]
@@ -451,6 +454,24 @@ def mistakes_are_named() -> None:
     assert request("GET", PATH + "/" + "x" * 500)[0] == 404
 
 
+def a_stream_that_fails_says_so() -> None:
+    """The last test: the server ends."""
+    s = SERVER.open_raw(PATH, {"input": "Go on.", "stream": True, "ignore_eos": True,
+                               "max_output_tokens": 1500}, {"Authorization": "Bearer one"})
+    text = b""
+    while b"output_text.delta" not in text:
+        text += s.recv(4096)
+    SERVER.process.send_signal(signal.SIGTERM)
+    while piece := s.recv(1 << 16):
+        text += piece
+    s.close()
+    last = text[text.rindex(b"event: "):].decode()
+    event = json.loads(last.split("data: ")[1].split("\n")[0])
+    openai_schema.check("ResponseFailedEvent", event)
+    assert event["response"]["status"] == "failed", event
+    assert event["response"]["error"]["code"] == "server_error", event
+
+
 # --- the official client ---
 
 def the_client_parses_and_streams() -> None:
@@ -503,7 +524,8 @@ TESTS: list[Callable[[], None]] = [
     what_is_not_stored_is_not_found, a_response_in_the_background_is_polled,
     its_events_can_be_read_again, it_goes_on_when_its_client_leaves, it_is_cancelled,
     too_many_in_the_background_are_refused, truncation_drops_the_oldest_items, mistakes_are_named,
-    the_client_parses_and_streams, the_async_client_works, the_oldest_responses_are_forgotten]
+    the_client_parses_and_streams, the_async_client_works, the_oldest_responses_are_forgotten,
+    a_stream_that_fails_says_so]
 
 
 def main() -> int:
@@ -511,7 +533,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tarn-responses-") as root:
         model = make_folder(root, "t", THINKS, "</think>")
         with tarn_server(model, "--api-key", ",".join(KEYS), "--stored-responses", "40",
-                         "--background-responses", "2",
+                         "--background-responses", "2", "--drain-timeout", "0",
                          "--admin-api-key", "boss",
                          "--documents-path", root + "/documents") as SERVER:
             CLIENTS.append(openai.OpenAI(base_url=SERVER.url + "/v1", api_key="one",

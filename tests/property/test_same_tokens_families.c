@@ -14,6 +14,7 @@
 #define N_PROMPT 330 /* two segments and no multiple of a block */
 #define N_CACHED 270
 #define N_OUT 8
+#define TRIES_MAX 50
 #define N_LATE 200
 #define N_COMPANY 5
 #define N_VOCAB 300
@@ -129,7 +130,21 @@ static void answer_in_company(struct answer *a)
     engine_test_close(&t);
 }
 
-/* Two prompts fit into the pool at first, and exceed it while they decode. */
+/* Answer prompt 3 beside another one. */
+static void check_in_company(struct engine_test *t, const struct out_token *want, const char *how)
+{
+    struct request *first = submit(t, 4, N_PROMPT, N_LATE), *r = submit(t, 3, N_PROMPT, N_LATE);
+
+    finish(first);
+    engine_test_wait(r);
+    assert_int_equal(request_n_out(r), N_LATE);
+    if (memcmp(want, r->out, N_LATE * sizeof *want) != 0)
+        fail_msg("%s: other tokens after a preemption", how);
+    request_unref(r);
+}
+
+/* Two prompts fit into the pool at first, and exceed it while they decode. The first one may end
+ * before the second comes: then both are asked for again. */
 static void check_preemptions(const char *how)
 {
     static struct out_token want[N_LATE];
@@ -143,16 +158,13 @@ static void check_preemptions(const char *how)
     memcpy(want, r->out, sizeof want);
     request_unref(r);
     engine_stats(t.engine, &before);
-    struct request *first = submit(&t, 4, N_PROMPT, N_LATE);
-    r = submit(&t, 3, N_PROMPT, N_LATE);
-    finish(first);
-    engine_test_wait(r);
-    engine_stats(t.engine, &after);
+    after = before;
+    for (int i = 0; i < TRIES_MAX && after.n_preemptions == before.n_preemptions; i++) {
+        check_in_company(&t, want, how);
+        engine_stats(t.engine, &after);
+    }
     if (after.n_preemptions == before.n_preemptions)
         fail_msg("%s: nothing was preempted", how);
-    if (memcmp(want, r->out, sizeof want) != 0)
-        fail_msg("%s: other tokens after a preemption", how);
-    request_unref(r);
     engine_test_close(&t);
 }
 

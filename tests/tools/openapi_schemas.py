@@ -314,6 +314,14 @@ EMBEDDINGS = {
     "user": string("no effect"), "input_type": one_of("query", "document"),
     "truncate_prompt_tokens": integer(-1), "add_special_tokens": switch(),
 }
+RERANK = {
+    "model": string(), "query": string(),
+    "documents": array(any_of(string(minLength=1), struct({"text": string()}, ("text",))),
+                       minItems=1, maxItems=2047),
+    "top_n": integer(1, 2147483647), "return_documents": switch(),
+    "max_tokens_per_doc": integer(1, 2147483647), "user": string("no effect"),
+    "truncate_prompt_tokens": integer(-1),
+}
 TOKENIZE = {name: GENERATION[name] for name in (
     "model", "prompt", "messages", "add_special_tokens", "documents", "documents_placement",
     "documents_order", "citations", "parse_special", "add_generation_prompt",
