@@ -132,7 +132,10 @@ static enum status init_attn(struct cpu *c, uint32_t n_threads)
     floats *= n_threads;
     c->attn = calloc(n_threads, sizeof(*c->attn));
     c->attn_memory = aligned_alloc(64, floats * sizeof(float));
-    if (!c->attn || !c->attn_memory)
+    c->attn_tile_floats = (size_t)n_threads * CPU_ATTN_TILE_FLOATS;
+    /* Not written here: few servers need these pages. */
+    c->attn_tiles = aligned_alloc(64, c->attn_tile_floats * sizeof(float));
+    if (!c->attn || !c->attn_memory || !c->attn_tiles)
         return ERR_NOMEM;
     memset(c->attn_memory, 0, floats * sizeof(float));
     for (uint32_t i = 0; i < n_threads; i++)
@@ -199,6 +202,7 @@ void cpu_fini(struct cpu *c)
     free(c->packed);
     free(c->attn);
     free(c->attn_memory);
+    free(c->attn_tiles);
     free(c->tile_scratch);
     free(c->tile_memory);
     free(c->ranges);

@@ -24,6 +24,9 @@ struct device_config;
 /* Most queries of one register tile or pair of row blocks, in any kernel. */
 #define CPU_ATTN_ROWS_MAX 32
 
+/* Floats of each thread for tiles that are merged later. */
+#define CPU_ATTN_TILE_FLOATS (96u << 10)
+
 /* Attention's scratch of one thread; d is the head size rounded up to PANEL_COLS. */
 struct cpu_attn_scratch {
     float *q;         /* [CPU_ATTN_QUERIES_MAX * d], scaled, in the kernel's packed order */
@@ -70,6 +73,8 @@ struct cpu {
     uint32_t max_head_dim;
     struct cpu_attn_scratch *attn; /* [n_threads] */
     float *attn_memory;
+    float *attn_tiles; /* [attn_tile_floats]: tiles of segments that threads compute at once */
+    size_t attn_tile_floats;
     struct cpu_tile_scratch *tile_scratch; /* [n_threads] */
     float *tile_memory;
     struct cpu_range *ranges; /* [n_threads] */

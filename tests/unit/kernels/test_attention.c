@@ -253,6 +253,40 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
         }
 }
 
+/* Fewer tasks than threads want: segments become tasks, in waves that the scratch memory holds. */
+static void many_segments_of_few_heads_have_the_bits_of_one_thread(void **state)
+{
+    (void)state;
+    for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+            struct world w = {.dtype = kv_types[t],
+                              .n_heads = 2,
+                              .n_kv_heads = 1,
+                              .dim = 128,
+                              .n_seqs = 2,
+                              .len = {50, 3}};
+            float *whole = NULL;
+
+            world_init(&w, 1);
+            world_poison(&w, NAN);
+            write_all(&w);
+            for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
+                struct device *d = open_device(DEVICE_CPU, variant_names[v], n_threads);
+
+                if (!d)
+                    break;
+                float *out = run_whole(&w, d);
+                if (whole)
+                    check_same("segments at once", out, whole, world_outputs(&w));
+                free(whole);
+                whole = out;
+                device_close(d);
+            }
+            free(whole);
+            world_fini(&w);
+        }
+}
+
 /* A key or value that overflowed spoils the rows that see it, and no earlier one. */
 static void spoilt_on(struct device *d)
 {
@@ -477,6 +511,7 @@ int main(void)
         cmocka_unit_test(equals_reference_where_one_tile_dwarfs_another),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
+        cmocka_unit_test(many_segments_of_few_heads_have_the_bits_of_one_thread),
         cmocka_unit_test(inf_and_nan_reach_only_rows_that_see_them),
         cmocka_unit_test(attention_to_some_segments_tells_its_weight),
         cmocka_unit_test(a_window_hides_what_lies_before_it),
