@@ -79,19 +79,6 @@ const struct cpu_variant *cpu_variants(uint32_t *n_out)
     return variants;
 }
 
-const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
-                                             bool bf16_weights, double (*measure)(void))
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (!all[i].supported())
-            continue;
-        if (bf16_weights && strcmp(all[i].name, "avx512bf16") == 0 && measure() < CPU_BF16_RATE_MIN)
-            continue;
-        return &all[i];
-    }
-    return NULL;
-}
-
 /* Take `floats` from memory + *at; each part starts on a cache line. With memory NULL only
  * count. */
 static float *carve(float *memory, size_t *at, size_t floats)

@@ -95,15 +95,4 @@ struct cpu_variant {
 };
 const struct cpu_variant *cpu_variants(uint32_t *n_out);
 
-/* Least speed of vdpbf16ps relative to vfmadd231ps, in multiply-adds, at which bf16 weights use it.
- * Cores measured so far give 0.5 or 2.0. Floats win below 1.0, so the bound lies between 0.5 and
- * 1.0 with distance to 0.5, and noise does not change the choice. */
-#define CPU_BF16_RATE_MIN 0.75
-
-/* Return the fastest supported variant of `all`. That is the first one, except for bf16 weights on
- * a core without AMX whose vdpbf16ps is slower than CPU_BF16_RATE_MIN: there the variant behind
- * "avx512bf16" is faster. `measure` (bf16_rate_measure()) is called only if its result matters. */
-const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
-                                             bool bf16_weights, double (*measure)(void));
-
 #endif
