@@ -110,6 +110,7 @@ static enum status open_device(struct engine *e, struct buf *why)
     const struct engine_config *c = &e->config;
     struct device_config d = {.cpu_variant = c->cpu_variant,
                               .n_threads = c->n_threads,
+                              .numa = c->numa,
                               .max_rows = c->max_batched_tokens > c->max_num_seqs
                                               ? c->max_batched_tokens
                                               : c->max_num_seqs,

@@ -56,6 +56,7 @@ struct engine_config {
                                     measured at every start */
     bool profile_cost;          /* false: the first prefills tell (tests) */
     uint32_t n_threads;         /* 0 = all cores of this process */
+    const char *numa;           /* as in struct device_config */
     uint32_t max_model_len;     /* 0 = the model's, cut to what the KV pool holds */
     uint32_t max_num_seqs;
     uint32_t max_batched_tokens;

@@ -4,8 +4,9 @@
 
 #include "engine/run/vocab_mask.h"
 
-enum status form_open(struct form *f, struct grammar *grammar, const struct vocab_rules *rules,
-                      const struct stop_model *model, bool continues)
+enum status form_open(struct form *f, struct grammar *grammar, const char *prefix,
+                      const struct vocab_rules *rules, const struct stop_model *model,
+                      bool continues)
 {
     size_t n_bytes = vocab_mask_n_words(model->n_vocab) * sizeof *f->mask;
     enum status s = OK;
@@ -19,6 +20,8 @@ enum status form_open(struct form *f, struct grammar *grammar, const struct voca
         s = ERR_NOMEM;
     if (s == OK && grammar)
         s = grammar_run_init(&f->run, grammar, continues);
+    if (s == OK && grammar)
+        s = grammar_run_skip(&f->run, prefix);
     if (s != OK)
         form_close(f);
     return s;

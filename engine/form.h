@@ -31,8 +31,9 @@ struct form {
     enum status status;             /* of the grammar's latest mask */
 };
 
-/* grammar NULL: any text. continues: as in detok_init(). The rules and the model are borrowed. */
-NODISCARD enum status form_open(struct form *f, struct grammar *grammar,
+/* grammar NULL: any text. prefix: text that the grammar has read before the first token; "".
+ * continues: as in detok_init(). The rules and the model are borrowed. */
+NODISCARD enum status form_open(struct form *f, struct grammar *grammar, const char *prefix,
                                 const struct vocab_rules *rules, const struct stop_model *model,
                                 bool continues);
 void form_close(struct form *f); /* fine on a zeroed struct */

@@ -214,6 +214,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     r->stopping = *stopping;
     r->stopping.max_tokens = n_out;
     r->stop_id = r->stop_string = -1;
+    r->grammar_prefix = "";
     r->prompt.n_ids = n_ids;
     r->prompt.n_span_ends = n_span_ends;
     memcpy(r->ids, ids, n_ids * sizeof *ids);

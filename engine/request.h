@@ -55,9 +55,10 @@ struct request {
     uint64_t cache_bytes_max;      /* of all KV that requests of this tenant hold; 0: no bound */
     struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending */
     uint32_t n_breaks;
-    struct grammar *grammar; /* the form of the answer, a reference; NULL: any text */
-    bool text_continues;     /* generated text continues the prompt (completions) */
-    void (*wake)(void *arg); /* called by the engine thread after it published tokens or the
+    struct grammar *grammar;    /* the form of the answer, a reference; NULL: any text */
+    const char *grammar_prefix; /* text that the grammar has read before the answer: a constant */
+    bool text_continues;        /* generated text continues the prompt (completions) */
+    void (*wake)(void *arg);    /* called by the engine thread after it published tokens or the
                                    end, at most once until request_poll(); must not block */
     void *wake_arg;
     bool wake_at_end; /* wake() for the end only: the submitter reads nothing before */

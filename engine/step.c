@@ -180,7 +180,8 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
     if (s == OK)
         s = stop_watch_init(&q->stop, &r->stopping, &model, r->text_continues);
     if (s == OK)
-        s = form_open(&q->form, r->grammar, &r->sampling.rules, &q->stop.model, r->text_continues);
+        s = form_open(&q->form, r->grammar, r->grammar_prefix, &r->sampling.rules, &q->stop.model,
+                      r->text_continues);
     if (s != OK) {
         stop_watch_fini(&q->stop);
         sampler_state_fini(&q->sampler);

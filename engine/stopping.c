@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/run/vocab_mask.h"
 
 /* A token's text, and the held-back text that becomes certain with it. */
@@ -18,6 +19,16 @@ const char *finish_reason_name(enum finish_reason r)
     case FINISH_ERROR: return "error";
     }
     return "error";
+}
+
+void stopping_show(struct stopping *s, const struct tokenizer *t, const char *word)
+{
+    uint32_t id = t && word && *word ? tokenizer_find(t, word, strlen(word)) : TOKEN_NONE;
+
+    if (id == TOKEN_NONE || !tokenizer_is_special(t, id))
+        return;
+    ASSERT(s->n_shown < DETOK_SHOWN_MAX);
+    s->shown[s->n_shown++] = id;
 }
 
 /* Without a mask an unmasked step costs nothing: only min_tokens needs one. */

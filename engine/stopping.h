@@ -49,6 +49,9 @@ struct stopping {
     const struct detok_stop *stops; /* copied by request_create() */
 };
 
+/* Have a word be text, where it is a special token of the vocabulary. NULL or "": none. */
+void stopping_show(struct stopping *s, const struct tokenizer *t, const char *word);
+
 /* Whether the request only has its prompt's KV computed and committed. No token is generated, and
  * the request ends with FINISH_LENGTH. */
 static inline bool stopping_is_prefill(const struct stopping *s)

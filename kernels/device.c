@@ -1,7 +1,9 @@
 /* device.c - open a backend, and pass its calls on; a host device answers them here. */
 #include "kernels/device.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +31,7 @@ struct device {
     const struct ops *ops;
     struct cpu cpu; /* a GPU has only its pool, the reference nothing */
     struct host_memory host;
+    atomic_bool placing_failed;           /* device_place() has said so */
     const struct device_backend *backend; /* NULL: a host device */
     void *state;                          /* the backend's */
     struct staging staging[2];
@@ -118,6 +121,12 @@ static enum status open_cpu(struct device *d, const struct device_config *config
     if (cpu_init(&d->cpu, config, n_threads) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory for %u compute threads and their scratch",
                        n_threads);
+    if (d->cpu.numa.n_nodes > 1)
+        log_event(LOG_INFO, "threads and weights are spread over memory nodes",
+                  "nodes=%u threads=%u", d->cpu.numa.n_nodes, n_threads);
+    else if (config->numa && strcmp(config->numa, "auto") != 0)
+        log_event(LOG_WARN, "no memory nodes that have the CPUs of this process", "folder=\"%s\"",
+                  config->numa);
     return OK;
 }
 
@@ -153,7 +162,7 @@ static enum status open_cuda(struct device *d, const struct device_config *confi
     d->backend = &tarn_cuda_backend;
     d->ops = d->backend->ops(d->state);
     s = open_staging(d, why);
-    if (s == OK && pool_create(&d->cpu.pool, n_threads) != OK)
+    if (s == OK && pool_create(&d->cpu.pool, n_threads, NULL) != OK)
         s = buf_why(why, ERR_NOMEM, "out of memory for %u host threads", n_threads);
     return s;
 }
@@ -276,6 +285,21 @@ void device_adopt_thread(struct device *d)
 void *device_alloc(struct device *d, size_t n_bytes)
 {
     return d->backend ? d->backend->alloc(d->state, n_bytes) : host_memory_alloc(&d->host, n_bytes);
+}
+
+void device_place(struct device *d, void *p, size_t n_bytes, enum device_place how)
+{
+    const struct numa *n = &d->cpu.numa;
+
+    if (n->n_nodes <= 1 || n_bytes < HOST_MEMORY_MAP_BYTES)
+        return;
+    bool placed = how == DEVICE_SPLIT ? numa_split(n, p, n_bytes, device_n_threads(d))
+                                      : numa_interleave(n, p, n_bytes);
+    if (!placed && !atomic_exchange(&d->placing_failed, true))
+        log_event(LOG_WARN,
+                  "the system does not place memory on its nodes: memory lies where it "
+                  "is touched first",
+                  "errno=%d", errno);
 }
 
 void device_free(struct device *d, void *p)

@@ -34,9 +34,11 @@ struct device_config {
                                 ... */
     bool bf16_weights;       /* most products read bf16 weights; affects which variant is fastest */
     uint32_t n_threads;      /* 0: one per core that this process may use */
-    uint32_t max_rows;       /* most rows in one step; sets the size of the scratch memory */
-    uint32_t max_k;          /* largest K of any product */
-    uint32_t max_heads;      /* most query heads of any model */
+    const char *numa;   /* threads and weights are spread over the memory nodes of a CPU: "auto",
+                                those of the machine; a folder laid out as NUMA_DIR; NULL: are not */
+    uint32_t max_rows;  /* most rows in one step; sets the size of the scratch memory */
+    uint32_t max_k;     /* largest K of any product */
+    uint32_t max_heads; /* most query heads of any model */
     uint32_t max_head_dim;
     bool batch_invariant; /* CUDA: the order of a sum does not depend on the batch (promise P1);
                              always so on a CPU device */
@@ -88,6 +90,15 @@ NODISCARD enum status device_memory(struct device *d, size_t *n_free, size_t *n_
  * Returns NULL when out of memory. */
 void *device_alloc(struct device *d, size_t n_bytes);
 void device_free(struct device *d, void *p); /* NULL is fine */
+
+/* Which threads read memory, so that it lies near them. */
+enum device_place {
+    DEVICE_SPLIT,      /* each thread its equal part, in order: weights */
+    DEVICE_INTERLEAVED /* each thread all of it: KV */
+};
+/* Place memory of device_alloc() before it is written. No effect on a machine with one memory node
+ * and on small memory. */
+void device_place(struct device *d, void *p, size_t n_bytes, enum device_place how);
 /* Allocate host memory for asynchronous copies, 64-byte aligned, not zeroed. Returns NULL when out
  * of memory. Any thread may call it. */
 void *device_alloc_pinned(struct device *d, size_t n_bytes);

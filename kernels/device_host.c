@@ -7,9 +7,6 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-/* From this size on an allocation is a mapping of its own, aligned so that huge pages can back
- * it. */
-#define MAP_BYTES_MIN (2 * HUGE_PAGE_BYTES)
 
 /* Header in front of every allocation. */
 struct host_block {
@@ -50,7 +47,7 @@ void *host_memory_alloc(struct host_memory *m, size_t n_bytes)
 
     if (n_bytes > SIZE_MAX / 2)
         return NULL;
-    if (n_bytes >= MAP_BYTES_MIN) {
+    if (n_bytes >= HOST_MEMORY_MAP_BYTES) {
         b = map_block(n_bytes);
     } else if (posix_memalign(&p, 64, sizeof(*b) + n_bytes + 1) == 0) {
         b = p;

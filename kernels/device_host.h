@@ -10,6 +10,10 @@
 #include <pthread.h>
 #include <stddef.h>
 
+/* From this size on an allocation is a mapping of its own, aligned so that huge pages can back
+ * it. */
+#define HOST_MEMORY_MAP_BYTES ((size_t)4 << 20)
+
 struct host_block;
 
 struct host_memory {

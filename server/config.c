@@ -11,6 +11,7 @@
 #include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
+#include "engine/text/reasoning.h"
 #include "engine/text/tool_format.h"
 
 #define VARIABLES "TARN_"
@@ -38,6 +39,9 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "tool-call-parser", tool_call_parser, "auto", TOOL_FORMAT_NAMES,
            "how the model writes calls of tools; auto: by its chat template; none: tools are "
            "refused"),
+    CHOICE(NULL, "reasoning-parser", reasoning_parser, "auto", REASONING_NAMES,
+           "how the model writes what it thinks before it answers; auto: by its chat template; "
+           "none: that is text of the answer"),
     TEXT(NULL, "preamble", preamble, "", "FILES",
          "system prompt (or several files, separated by commas) whose KV all tenants share"),
     BOOL(NULL, "parse-special", parse_special, "false",
@@ -98,6 +102,9 @@ static const struct option_row rows[] = {
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: answers do not depend on other requests, bit for bit; slower (always so on a CPU)"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
+    TEXT(NULL, "numa", numa, "auto", "auto|off|DIR",
+         "auto: threads and weights are spread over the machine's memory nodes; DIR: nodes as this "
+         "folder has them, which is laid out as /sys/devices/system/node"),
     COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
 
     COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, SETTING_TEXT(DEFAULT_MAX_NUM_SEQS),
@@ -242,6 +249,14 @@ static const struct option_row rows[] = {
          "/v1/embeddings; named as --model"),
     TEXT(NULL, "served-embedding-model-name", served_embedding_model_name, "", "NAME",
          "name of that model in requests; default: the value of --embedding-model"),
+
+    COUNT("Responses", "stored-responses", stored_responses, 0, 1 << 20, "4096",
+          "responses of /v1/responses kept in memory for previous_response_id and GET; the least "
+          "recently used one is forgotten first; 0: none"),
+    SIZE(NULL, "stored-responses-bytes", stored_responses_bytes, 0, UINT64_C(1) << 50, "256M",
+         "memory that they may take"),
+    COUNT(NULL, "background-responses", background_responses, 0, 1024, "64",
+          "responses with background: true that run at once; one more is answered with 429"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

@@ -29,6 +29,7 @@ struct config {
     char *inspect;           /* off, text, json */
     char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
+    char *reasoning_parser;  /* one of REASONING_NAMES */
     char *tool_call_parser;  /* one of TOOL_FORMAT_NAMES */
     char *preamble;          /* comma list of files */
     bool parse_special;      /* special tokens count in the text of users, tools and documents */
@@ -55,6 +56,7 @@ struct config {
     /* how it computes */
     char *device;
     char *cpu_variant; /* "auto" or a name */
+    char *numa;        /* "auto", "off" or a folder */
     bool batch_invariant;
     char *dtype;
     char *quantization;
@@ -121,6 +123,9 @@ struct config {
     char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
+    uint32_t stored_responses;
+    uint64_t stored_responses_bytes;
+    uint32_t background_responses;
     char *documents_path;              /* empty: in cache_dir; "none": no documents */
     char *embedding_model;             /* empty: none */
     char *served_embedding_model_name; /* empty: the name given to --embedding-model */

@@ -37,6 +37,7 @@
 #include "server/http_flags.h"
 #include "server/kv_events.h"
 #include "server/pool_flags.h"
+#include "server/api/background.h"
 #include "server/api/embeddings.h"
 #include "server/api/library.h"
 #include "server/api/preamble.h"
@@ -167,6 +168,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.load_format = c->load_format;
     set_scheduling(&e, c);
     e.n_threads = (uint32_t)c->threads;
+    e.numa = null_if(c->numa, "off");
     e.max_model_len = (uint32_t)c->max_model_len;
     e.max_num_seqs = (uint32_t)c->max_num_seqs;
     e.max_batched_tokens = (uint32_t)c->max_num_batched_tokens;
@@ -357,6 +359,7 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     /* Also after a failure while draining: the requests it ended did not finish. */
     s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
     http_stop(http);
+    background_close(srv->background);
     library_close(srv->library); /* its prefills need the engine */
     srv->library = NULL;
     embeddings_close(srv->embeddings); /* the library and lookups use the model */

@@ -7,8 +7,10 @@
 #include "base/clock.h"
 #include "base/flags.h"
 #include "server/auth/auth.h"
+#include "server/api/background.h"
 #include "server/api/documents.h"
 #include "server/api/route.h"
+#include "server/api/responses.h"
 #include "server/api/router.h"
 #include "server/api/search.h"
 #include "server/api/structured.h"
@@ -73,6 +75,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     chat_traits_find(&srv->chat_traits, srv->template);
     srv->tool_format = tool_format_find(
         config->tool_call_parser ? config->tool_call_parser : "auto", srv->template);
+    srv->reasoning =
+        reasoning_find(config->reasoning_parser ? config->reasoning_parser : "auto", srv->template);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)
@@ -81,6 +85,11 @@ enum status server_init(struct server *srv, const struct config *config, struct 
         s = router_flows_create(&srv->router_flows);
     if (s == OK)
         s = structured_create(&srv->structured, srv->tokenizer, srv->info->n_vocab);
+    if (s == OK)
+        s = background_create(&srv->background, config->background_responses);
+    if (s == OK)
+        s = responses_create(&srv->responses, config->stored_responses,
+                             config->stored_responses_bytes);
     if (s != OK)
         server_fini(srv);
     return s;
@@ -97,6 +106,10 @@ void server_fini(struct server *srv)
     srv->tally = NULL;
     router_flows_destroy(srv->router_flows);
     structured_destroy(srv->structured);
+    background_destroy(srv->background);
+    srv->background = NULL;
+    responses_destroy(srv->responses);
+    srv->responses = NULL;
     srv->router_flows = NULL;
     span_marks_destroy(srv->span_marks);
     srv->span_marks = NULL;

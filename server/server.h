@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/text/chat_traits.h"
+#include "engine/text/reasoning.h"
 #include "engine/text/tool_format.h"
 #include "engine/engine.h"
 #include "engine/text/spans.h"
@@ -20,11 +21,13 @@
 #include "server/api/unknown_fields.h"
 
 struct auth;
+struct background;
 struct embeddings;
 struct http_server;
 struct library;
 struct preambles;
 struct publisher;
+struct responses;
 struct router_flows;
 struct tally;
 
@@ -32,13 +35,14 @@ struct server {
     const struct config *config;
     struct engine *engine;
     const struct engine_info *info;
-    const struct tokenizer *tokenizer;     /* may be NULL: dummy weights without one */
-    const struct chat_template *template;  /* may be NULL */
-    struct span_marks *span_marks;         /* where a document may end */
-    bool documents_lead;                   /* see documents.h */
-    struct chat_traits chat_traits;        /* of template */
-    const struct tool_format *tool_format; /* of calls of tools; NULL: not known */
-    char **model_names;                    /* [n_model_names], the first one is used in answers */
+    const struct tokenizer *tokenizer;        /* may be NULL: dummy weights without one */
+    const struct chat_template *template;     /* may be NULL */
+    struct span_marks *span_marks;            /* where a document may end */
+    bool documents_lead;                      /* see documents.h */
+    struct chat_traits chat_traits;           /* of template */
+    const struct tool_format *tool_format;    /* of calls of tools; NULL: not known */
+    const struct reasoning_format *reasoning; /* NULL: answers have none */
+    char **model_names; /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     struct preambles *preambles;   /* the operator's; NULL: none. Borrowed: set by main */
     struct library *library;       /* documents; NULL: off. Borrowed: set by main */
@@ -51,6 +55,8 @@ struct server {
     uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];
     struct structured *structured;  /* forms of answers; locks itself */
+    struct responses *responses;    /* of /v1/responses; locks itself */
+    struct background *background;  /* of /v1/responses; locks itself; closed by main */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;
 };

@@ -264,8 +264,11 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
     if (s == OK && c->is_separate && c->has_other_tiers)
         s = init_moves(d);
     if (s == OK) {
-        d->pool = device_alloc(c->device, c->block_bytes * ((size_t)c->n_blocks + c->n_shared));
+        size_t n_bytes = c->block_bytes * ((size_t)c->n_blocks + c->n_shared);
+        d->pool = device_alloc(c->device, n_bytes);
         s = d->pool ? OK : ERR_NOMEM;
+        if (s == OK)
+            device_place(c->device, d->pool, n_bytes, DEVICE_INTERLEAVED);
     }
     if (s != OK) {
         tier_close(&d->base);

@@ -4,6 +4,8 @@
 #include "base/check.h"
 #include "engine/grammar/front.h"
 
+#define REASONING_SPACES_MAX 4u /* behind the end of reasoning */
+
 static const char *text_of(const struct json *object, const char *key)
 {
     const struct json *v = js_get(object, key);
@@ -79,6 +81,16 @@ static uint32_t text_without(struct exprs *e, const char *marker)
 static bool is_once(const char *marker)
 {
     return marker[0] && marker[1] && !strchr(marker + 1, marker[0]);
+}
+
+uint32_t front_reasoning(struct exprs *e, const char *begin, const char *end)
+{
+    static const struct code_range spaces[] = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+    uint32_t x = expr_seq3(e, expr_cstr(e, begin), text_without(e, end), expr_cstr(e, end));
+    uint32_t space = expr_class(e, spaces, ARRAY_SIZE(spaces), false);
+
+    x = expr_seq(e, x, expr_repeat(e, space, 0, REASONING_SPACES_MAX));
+    return expr_alt(e, expr_empty(e), x);
 }
 
 /* *out: the form (NULL: none) or the calls. */

@@ -43,6 +43,9 @@ NODISCARD enum status front_choice(struct exprs *e, const struct json *list, uin
  * it. A value by the schema `form` (true: any object) may come instead. */
 NODISCARD enum status front_calls(struct exprs *e, const struct json *source, uint32_t *out,
                                   struct buf *why);
+/* Nothing, or begin, a text without `end`, end and some white space. The first byte of `end` comes
+ * in it once. */
+uint32_t front_reasoning(struct exprs *e, const char *begin, const char *end);
 /* Rules `name ::= ...` (GBNF; the first is "root") or `name: ...` (Lark; the first is "start"). */
 NODISCARD enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *out,
                                  struct buf *why);

@@ -417,6 +417,16 @@ static enum status step_text(struct machine *m, const char *bytes, size_t len, u
     return s;
 }
 
+enum status grammar_run_skip(struct grammar_run *r, const char *text)
+{
+    struct grammar *g = r->grammar;
+
+    pthread_mutex_lock(&g->lock);
+    enum status s = step_text(r->cache->machine, text, strlen(text), &r->config);
+    pthread_mutex_unlock(&g->lock);
+    return s == OK && r->config == MACHINE_DEAD ? ERR_INVALID : s;
+}
+
 enum status grammar_run_feed(struct grammar_run *r, const uint32_t *eos_ids, uint32_t n_eos_ids,
                              uint32_t id)
 {
@@ -460,6 +470,26 @@ enum status grammar_matches(struct grammar *g, const char *text, size_t len, boo
 /* --- grammars --- */
 
 static enum status read_source(struct exprs *e, enum grammar_kind kind, const struct json *source,
+                               uint32_t *out, struct buf *why);
+
+/* {"begin", "end", "kind", "source"} */
+static enum status read_reasoned(struct exprs *e, const struct json *source, uint32_t *out,
+                                 struct buf *why)
+{
+    const char *begin = js_string(js_get(source, "begin"), NULL);
+    const char *end = js_string(js_get(source, "end"), NULL);
+    enum grammar_kind kind = (enum grammar_kind)js_int(js_get(source, "kind"));
+    uint32_t form = EXPR_FAILED;
+    enum status s = kind == GRAMMAR_REASONED
+                        ? ERR_INTERNAL
+                        : read_source(e, kind, js_get_set(source, "source"), &form, why);
+
+    if (s == OK)
+        *out = expr_seq(e, front_reasoning(e, begin, end), form);
+    return s;
+}
+
+static enum status read_source(struct exprs *e, enum grammar_kind kind, const struct json *source,
                                uint32_t *out, struct buf *why)
 {
     size_t len = 0;
@@ -470,6 +500,7 @@ static enum status read_source(struct exprs *e, enum grammar_kind kind, const st
     case GRAMMAR_JSON_SCHEMA: return front_json_schema(e, source, out, why);
     case GRAMMAR_CHOICE: return front_choice(e, source, out, why);
     case GRAMMAR_CALLS: return front_calls(e, source, out, why);
+    case GRAMMAR_REASONED: return read_reasoned(e, source, out, why);
     case GRAMMAR_REGEX:
         return text ? front_regex(e, text, len, 0, out, why)
                     : buf_why(why, ERR_INVALID, "the regular expression must be a string");

@@ -23,7 +23,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 
-#define GRAMMAR_SHOWN_MAX 2u
+#define GRAMMAR_SHOWN_MAX 6u
 
 struct tokenizer;
 struct grammar_vocab;
@@ -44,7 +44,9 @@ enum grammar_kind {
     GRAMMAR_REGEX,       /* source: a string, that the whole answer must match */
     GRAMMAR_CHOICE,      /* source: an array of strings */
     GRAMMAR_EBNF,        /* source: a string, in the notation of llama.cpp (GBNF) or of Lark */
-    GRAMMAR_CALLS        /* source: calls of tools: front_calls() of front.h */
+    GRAMMAR_CALLS,       /* source: calls of tools: front_calls() of front.h */
+    GRAMMAR_REASONED     /* source: {"begin", "end", "kind", "source"}: a text of another kind, or
+                            begin, any text, end, white space, and such a text */
 };
 
 /* Compile a grammar; the caller has one reference. */
@@ -69,6 +71,8 @@ struct grammar_run {
 /* continues: the answer continues a text, as in detok_init(). */
 NODISCARD enum status grammar_run_init(struct grammar_run *r, struct grammar *g, bool continues);
 void grammar_run_fini(struct grammar_run *r); /* fine on a zeroed struct */
+/* The text came before the answer's first token. ERR_INVALID: the grammar does not begin so. */
+NODISCARD enum status grammar_run_skip(struct grammar_run *r, const char *text);
 
 /* Write the mask of the ids that may come next: vocab_mask_n_words() words. ERR_UNSUPPORTED: no
  * token of this vocabulary can go on. */

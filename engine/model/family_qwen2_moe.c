@@ -32,12 +32,7 @@ static enum status read_config(const struct json *j, struct model_config *m, str
 
 static enum status plan_weights(struct loader *l)
 {
-    static const struct moe_names experts = {.router = "mlp.gate",
-                                             .experts = "mlp.experts",
-                                             .gate = "gate_proj",
-                                             .up = "up_proj",
-                                             .down = "down_proj",
-                                             .shared = "mlp.shared_expert",
+    static const struct moe_names experts = {MOE_USUAL_NAMES, .shared = "mlp.shared_expert",
                                              .shared_gate = "mlp.shared_expert_gate"};
     static const struct decoder_names names = {
         .attn_norm = "input_layernorm", .ffn_norm = "post_attention_layernorm", .moe = &experts};

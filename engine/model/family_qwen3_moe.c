@@ -23,11 +23,7 @@ static enum status read_config(const struct json *j, struct model_config *m, str
 
 static enum status plan_weights(struct loader *l)
 {
-    static const struct moe_names experts = {.router = "mlp.gate",
-                                             .experts = "mlp.experts",
-                                             .gate = "gate_proj",
-                                             .up = "up_proj",
-                                             .down = "down_proj"};
+    static const struct moe_names experts = {MOE_USUAL_NAMES};
     static const struct decoder_names names = {.attn_norm = "input_layernorm",
                                                .ffn_norm = "post_attention_layernorm",
                                                .head_norm = HEAD_NORM_EACH,

@@ -25,6 +25,11 @@ struct moe_names {
     const char *shared_gate; /* [1, D] */
 };
 
+/* The names that most families use, as initializers of struct moe_names. */
+#define MOE_USUAL_NAMES                                                                            \
+    .router = "mlp.gate", .experts = "mlp.experts", .gate = "gate_proj", .up = "up_proj",          \
+    .down = "down_proj"
+
 /* The weights of a layer; zeros in a dense layer. */
 struct moe {
     struct weight router;             /* [E, D], f32 */

@@ -46,6 +46,7 @@ static void *own(struct loader *l, size_t n_bytes)
     void *p = device_alloc(w->device, n_bytes);
     if (!p)
         return NULL;
+    device_place(w->device, p, n_bytes, DEVICE_SPLIT);
     if (w->n_owned == w->owned_cap) {
         uint32_t cap = w->owned_cap ? w->owned_cap * 2 : 256;
         void **more = realloc(w->owned, cap * sizeof *more);

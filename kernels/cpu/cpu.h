@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "kernels/cpu/numa.h"
 #include "kernels/ops.h"
 
 struct pool;
@@ -53,6 +54,7 @@ struct cpu_range {
 
 struct cpu {
     struct pool *pool;
+    struct numa numa;      /* n_nodes 0 or 1: not used */
     unsigned char *packed; /* activations of packed_rows rows in the kernel's packed order */
     size_t packed_bytes;
     uint32_t packed_rows;

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "kernels/cpu/numa.h"
 
 /* Turns of the waiting loop before a thread sleeps: about 50 us, longer than the gap between two
  * ops of a forward pass but short compared with a step. */
@@ -44,8 +45,7 @@ struct pool {
 
     uint32_t spin_turns;
     uint32_t n_threads;
-    bool pinned;
-    cpu_set_t cpus; /* CPUs of the process, if pinned */
+    cpu_set_t *cpus; /* [n_threads] those of each thread; NULL: the system chooses */
     uint32_t n_started;
     pthread_t *threads; /* [n_threads - 1] */
     struct pool_worker {
@@ -189,22 +189,31 @@ void pool_run(struct pool *p, uint32_t n, uint32_t chunk,
     wait_done(p, n);
 }
 
-/* Pin thread i to the i-th CPU of the process. Without pinning, Linux was seen to keep a worker on
- * its caller's core for seconds when the other cores had a small load. */
 static void pin(const struct pool *p, pthread_t thread, uint32_t i)
 {
-    cpu_set_t one;
+    if (p->cpus)
+        (void)pthread_setaffinity_np(thread, sizeof p->cpus[i], &p->cpus[i]); /* best effort */
+}
 
-    if (!p->pinned)
-        return;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &p->cpus) || i-- > 0)
-            continue;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        (void)pthread_setaffinity_np(thread, sizeof(one), &one); /* best effort */
-        return;
+/* Choose the CPUs of all threads. Without pinning, Linux was seen to keep a worker on its caller's
+ * core for seconds when the other cores had a small load. With fewer threads than cores of a node,
+ * the choice of single cores would be a guess, and other processes may use the same ones. */
+static enum status choose_cpus(struct pool *p, const struct numa *numa)
+{
+    struct numa one;
+
+    if (!numa || numa->n_nodes <= 1) {
+        numa_read_one(&one);
+        numa = &one;
     }
+    if (p->n_threads == 1 || (numa->n_nodes == 1 && numa->n_cpus != p->n_threads))
+        return OK;
+    p->cpus = calloc(p->n_threads, sizeof *p->cpus);
+    if (!p->cpus)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < p->n_threads; i++)
+        numa_cpus_of(numa, i, p->n_threads, &p->cpus[i]);
+    return OK;
 }
 
 void pool_pin_caller(struct pool *p)
@@ -228,7 +237,7 @@ static enum status start_threads(struct pool *p)
     return OK;
 }
 
-enum status pool_create(struct pool **out, uint32_t n_threads)
+enum status pool_create(struct pool **out, uint32_t n_threads, const struct numa *numa)
 {
     struct pool *p = aligned_alloc(64, sizeof(*p));
     long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -239,11 +248,7 @@ enum status pool_create(struct pool **out, uint32_t n_threads)
     *p = (struct pool){.n_threads = n_threads};
     /* With more threads than cores, a spinning thread keeps a working one from running. */
     p->spin_turns = n_cpus > 0 && n_threads <= (unsigned long)n_cpus ? SPIN_TURNS : 0;
-    /* Only if the threads use all cores: with fewer, the choice of cores would be a guess, and
-     * other processes may use the same ones. */
-    p->pinned = n_threads > 1 && sched_getaffinity(0, sizeof(p->cpus), &p->cpus) == 0 &&
-                CPU_COUNT(&p->cpus) == (int)n_threads;
-    if (n_threads > 1 && start_threads(p) != OK) {
+    if (choose_cpus(p, numa) != OK || (n_threads > 1 && start_threads(p) != OK)) {
         pool_destroy(p);
         return ERR_NOMEM;
     }
@@ -261,6 +266,7 @@ void pool_destroy(struct pool *p)
         pthread_join(p->threads[i], NULL);
     free(p->threads);
     free(p->workers);
+    free(p->cpus);
     free(p);
 }
 

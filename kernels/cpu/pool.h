@@ -12,13 +12,17 @@
 
 #include "base/status.h"
 
+struct numa;
 struct pool;
 
-NODISCARD enum status pool_create(struct pool **out, uint32_t n_threads);
+/* numa: threads are spread over its nodes; NULL or one node: the system chooses. Read only during
+ * the call. */
+NODISCARD enum status pool_create(struct pool **out, uint32_t n_threads, const struct numa *numa);
 void pool_destroy(struct pool *p); /* NULL is fine */
 uint32_t pool_n_threads(const struct pool *p);
 /* Pin the calling thread for good to the core that the pinned workers leave free. Workers are
- * pinned only if there are as many threads as cores. For a thread that does little but call
+ * pinned if there are as many threads as cores, or, to all cores of a node, if there are several
+ * nodes. For a thread that does little but call
  * pool_run(). */
 void pool_pin_caller(struct pool *p);
 

@@ -5,13 +5,14 @@
 #include "server/api/answer_documents.h"
 #include "server/api/call.h"
 #include "server/http/error.h"
+#include "server/api/render.h"
 #include "server/server.h"
 #include "server/api/tool_answer.h"
 #include "server/api/writer.h"
 
 static bool is_chat(const struct call *call)
 {
-    return call->kind == PARAMS_CHAT;
+    return call->shape->kind == PARAMS_CHAT;
 }
 
 /* --- pieces --- */
@@ -33,11 +34,12 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
 static void write_usage(struct writer *w, const struct call *call)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_out = 0, n_cached_in[CACHE_N_TIERS] = {0};
-    uint64_t n_written = 0, n_held = 0;
+    uint64_t n_written = 0, n_held = 0, n_thought = 0;
 
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
         n_out += c->n_taken;
+        n_thought += c->n_thought_tokens;
         if (i % call->params.best_of != 0)
             continue; /* a prompt counts once, however many answers it gets */
         n_prompt += c->request->prompt.n_ids;
@@ -57,8 +59,11 @@ static void write_usage(struct writer *w, const struct call *call)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);
     /* Tarn generates plain text: OpenAI's other kinds of output tokens are 0. */
-    write_puts(w, "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
-                  "\"audio_tokens\":0,\"reasoning_tokens\":0,\"rejected_prediction_tokens\":0}}");
+    write_format(w,
+                 "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
+                 "\"audio_tokens\":0,\"reasoning_tokens\":%" PRIu64
+                 ",\"rejected_prediction_tokens\":0}}",
+                 n_thought);
 }
 
 static void write_logprobs(struct writer *w, const struct call *call, const struct choice *c)
@@ -134,6 +139,15 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
+/* vLLM's two names of it. */
+static void write_thoughts(struct writer *w, const struct choice *c)
+{
+    write_puts(w, "\"reasoning_content\":");
+    write_json(w, buf_str(&c->thoughts), c->thoughts.len);
+    write_puts(w, ",\"reasoning\":");
+    write_json(w, buf_str(&c->thoughts), c->thoughts.len);
+}
+
 /* --- a whole answer --- */
 
 static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
@@ -141,10 +155,14 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_format(w, "{\"index\":%u,", c->place);
     if (is_chat(call)) {
         write_puts(w, "\"message\":{\"role\":\"assistant\",\"content\":");
-        if (c->text.len == 0 && tool_answer_n_calls(c->tools) > 0)
+        if (c->text.len == 0 && (tool_answer_n_calls(c->tools) > 0 || c->thoughts.len > 0))
             write_puts(w, "null");
         else
             write_json(w, buf_str(&c->text), c->text.len);
+        if (c->thoughts.len > 0) {
+            write_puts(w, ",");
+            write_thoughts(w, c);
+        }
         if (tool_answer_n_calls(c->tools) > 0) {
             write_puts(w, ",");
             tool_answer_write(w, c->tools);
@@ -175,7 +193,7 @@ static const struct choice *find_choice(const struct call *call, uint32_t place)
     return c;
 }
 
-enum status answer_write(const struct call *call, struct buf *out)
+static enum status write_whole(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK};
 
@@ -197,9 +215,9 @@ enum status answer_write(const struct call *call, struct buf *out)
 
 /* --- frames --- */
 
-enum status frame_make_head(const struct call *call, struct buf *head)
+static enum status open_stream(struct call *call)
 {
-    struct writer w = {head, OK};
+    struct writer w = {&call->frame_head, OK};
 
     write_puts(&w, "data: ");
     write_head(&w, call, is_chat(call) ? "chat.completion.chunk" : "text_completion");
@@ -218,7 +236,7 @@ static void end_frame(struct writer *w, const struct call *call)
     write_puts(w, call->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
-enum status frame_write_begin(const struct call *call, const struct choice *c, struct buf *out)
+static enum status write_begin(struct call *call, const struct choice *c, struct buf *out)
 {
     struct writer w = {out, OK};
     const struct prompt *prompt = &call->prompts[c->prompt_index];
@@ -252,14 +270,19 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
     return w.status;
 }
 
-enum status frame_write_delta(const struct call *call, const struct choice *c, struct buf *out)
+static enum status write_delta(struct call *call, const struct choice *c, struct buf *out)
 {
     struct writer w = {out, OK};
 
-    bool has_calls = tool_answer_has_delta(c->tools), has_text = c->text.len > 0 || !has_calls;
+    bool has_calls = tool_answer_has_delta(c->tools), has_thoughts = c->thoughts.len > 0;
+    bool has_text = c->text.len > 0 || (!has_calls && !has_thoughts);
 
     begin_frame(&w, call, c);
     write_puts(&w, is_chat(call) ? ",\"delta\":{" : ",");
+    if (has_thoughts) {
+        write_thoughts(&w, c);
+        write_puts(&w, has_text || has_calls ? "," : "");
+    }
     if (has_text) {
         write_puts(&w, is_chat(call) ? "\"content\":" : "\"text\":");
         write_json(&w, buf_str(&c->text), c->text.len);
@@ -277,7 +300,7 @@ enum status frame_write_delta(const struct call *call, const struct choice *c, s
     return w.status;
 }
 
-enum status frame_write_end(const struct call *call, const struct choice *c, struct buf *out)
+static enum status write_end(struct call *call, const struct choice *c, struct buf *out)
 {
     struct writer w = {out, OK};
 
@@ -291,22 +314,38 @@ enum status frame_write_end(const struct call *call, const struct choice *c, str
     return w.status;
 }
 
-enum status frame_write_usage(const struct call *call, struct buf *out)
+#define FRAME_DONE "data: [DONE]\n\n"
+
+static enum status write_end_of_stream(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK};
 
-    write_buf(&w, &call->frame_head);
-    write_puts(&w, "],");
-    write_usage(&w, call);
-    write_puts(&w, "}\n\n");
+    if (call->params.include_usage) {
+        write_buf(&w, &call->frame_head);
+        write_puts(&w, "],");
+        write_usage(&w, call);
+        write_puts(&w, "}\n\n");
+    }
+    write_puts(&w, FRAME_DONE);
     return w.status;
 }
 
-enum status frame_write_error(struct buf *out, enum status s, const char *words)
+static enum status write_error(struct call *call, enum status s, const char *words, struct buf *out)
 {
     enum status st = buf_puts(out, "data: ");
 
+    (void)call;
     if (st == OK)
         st = error_write(out, s, NULL, words);
-    return st == OK ? buf_puts(out, "\n\n") : st;
+    return st == OK ? buf_puts(out, "\n\n" FRAME_DONE) : st;
 }
+
+#define COMMON                                                                                     \
+    .keep_alive = ": keep-alive\n\n", .whole = write_whole, .open = open_stream,                   \
+    .begin = write_begin, .delta = write_delta, .end = write_end, .finish = write_end_of_stream,   \
+    .error = write_error, .prompts = render_write
+
+const struct shape answer_chat = {
+    .name = "chat", .id_prefix = "chatcmpl", .kind = PARAMS_CHAT, COMMON};
+const struct shape answer_completion = {
+    .name = "completions", .id_prefix = "cmpl", .kind = PARAMS_COMPLETION, COMMON};

@@ -13,29 +13,8 @@
 #ifndef TARN_SERVER_API_ANSWER_H
 #define TARN_SERVER_API_ANSWER_H
 
-#include "base/buf.h"
+#include "server/api/shape.h"
 
-struct call;
-struct choice;
-
-/* Write the whole answer; every choice has finished. */
-NODISCARD enum status answer_write(const struct call *call, struct buf *out);
-
-/* Frames, each "data: {...}\n\n". The first frame of a choice has its role, or the echoed
- * prompt. */
-NODISCARD enum status frame_write_begin(const struct call *call, const struct choice *c,
-                                        struct buf *out);
-/* The contents of the choice's bufs (choice_has_delta()). */
-NODISCARD enum status frame_write_delta(const struct call *call, const struct choice *c,
-                                        struct buf *out);
-NODISCARD enum status frame_write_end(const struct call *call, const struct choice *c,
-                                      struct buf *out);
-NODISCARD enum status frame_write_usage(const struct call *call, struct buf *out);
-NODISCARD enum status frame_write_error(struct buf *out, enum status s, const char *words);
-/* The beginning of every frame, up to "choices"; made once per call. */
-NODISCARD enum status frame_make_head(const struct call *call, struct buf *head);
-
-#define FRAME_DONE "data: [DONE]\n\n"
-#define FRAME_KEEP_ALIVE ": keep-alive\n\n"
+extern const struct shape answer_chat, answer_completion;
 
 #endif

@@ -18,6 +18,13 @@ void api_chat(struct server *srv, struct http_exchange *x);
 void api_chat_render(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
 void api_completions_render(struct server *srv, struct http_exchange *x);
+void api_messages(struct server *srv, struct http_exchange *x);
+void api_count_tokens(struct server *srv, struct http_exchange *x);
+void api_responses(struct server *srv, struct http_exchange *x);
+void api_response_tokens(struct server *srv, struct http_exchange *x);
+void api_response(struct server *srv, struct http_exchange *x); /* /v1/responses/{id} */
+void api_response_cancel(struct server *srv, struct http_exchange *x);
+void api_response_delete(struct server *srv, struct http_exchange *x);
 void api_embeddings(struct server *srv, struct http_exchange *x);
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);

@@ -1,6 +1,7 @@
 /* api_chat.c - POST /v1/chat/completions and /v1/chat/completions/render. */
 #include <stdlib.h>
 
+#include "server/api/answer.h"
 #include "server/api/api.h"
 #include "server/api/call.h"
 #include "server/api/lookup.h"
@@ -26,10 +27,10 @@ static enum status read_call(struct call *call, const struct json *body, struct 
 
 void api_chat(struct server *srv, struct http_exchange *x)
 {
-    call_serve(srv, x, PARAMS_CHAT, read_call);
+    call_serve(srv, x, &answer_chat, read_call);
 }
 
 void api_chat_render(struct server *srv, struct http_exchange *x)
 {
-    call_render(srv, x, PARAMS_CHAT, read_call);
+    call_render(srv, x, &answer_chat, read_call);
 }

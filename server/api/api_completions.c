@@ -1,4 +1,5 @@
 /* api_completions.c - POST /v1/completions and /v1/completions/render. */
+#include "server/api/answer.h"
 #include "server/api/api.h"
 #include "server/api/call.h"
 #include "server/api/lookup.h"
@@ -21,10 +22,10 @@ static enum status read_call(struct call *call, const struct json *body, struct 
 
 void api_completions(struct server *srv, struct http_exchange *x)
 {
-    call_serve(srv, x, PARAMS_COMPLETION, read_call);
+    call_serve(srv, x, &answer_completion, read_call);
 }
 
 void api_completions_render(struct server *srv, struct http_exchange *x)
 {
-    call_render(srv, x, PARAMS_COMPLETION, read_call);
+    call_render(srv, x, &answer_completion, read_call);
 }

@@ -1,5 +1,7 @@
-/* api_models.c - GET /v1/models, GET /v1/models/{id}. */
+/* api_models.c - GET /v1/models, GET /v1/models/{id}. Anthropic's clients, which the exchange's form
+ * of errors tells, get the models that answer in that API's form. */
 #include <inttypes.h>
+#include <time.h>
 
 #include "engine/embedder.h"
 #include "server/api/api.h"
@@ -10,6 +12,42 @@
 #include "server/api/writer.h"
 
 #define BODY_BYTES_MAX (1u << 20)
+
+/* The entry that Anthropic's clients read. */
+static void write_messages_entry(struct writer *w, const struct server *srv, const char *name)
+{
+    time_t created = (time_t)srv->created_s;
+    char text[32];
+    struct tm tm;
+
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &tm));
+    write_puts(w, "{\"type\":\"model\",\"id\":");
+    write_json(w, name, strlen(name));
+    write_puts(w, ",\"display_name\":");
+    write_json(w, name, strlen(name));
+    write_format(w, ",\"created_at\":\"%s\",\"max_input_tokens\":%u}", text,
+                 srv->info->max_model_len);
+}
+
+static void reply_messages_list(const struct server *srv, struct http_exchange *x)
+{
+    uint32_t n = srv->n_model_names;
+    struct buf body;
+    struct writer w = {&body, OK};
+
+    buf_init(&body, BODY_BYTES_MAX);
+    write_puts(&w, "{\"data\":[");
+    for (uint32_t i = 0; i < n; i++) {
+        write_puts(&w, i ? "," : "");
+        write_messages_entry(&w, srv, srv->model_names[i]);
+    }
+    write_puts(&w, "],\"has_more\":false,\"first_id\":");
+    write_json(&w, srv->model_names[0], strlen(srv->model_names[0]));
+    write_puts(&w, ",\"last_id\":");
+    write_json(&w, srv->model_names[n - 1], strlen(srv->model_names[n - 1]));
+    write_puts(&w, "}");
+    api_reply(x, &w);
+}
 
 static void write_entry(struct writer *w, const struct server *srv, const char *name,
                         const char *root, uint32_t max_len)
@@ -33,20 +71,15 @@ static void write_embedding_model(struct writer *w, const struct server *srv, co
                 embedder_max_tokens(embeddings_embedder(srv->embeddings)));
 }
 
-static void reply(struct http_exchange *x, struct writer *w)
-{
-    if (w->status == OK)
-        http_reply(x, 200, "application/json", w->out);
-    else
-        error_reply(x, w->status, NULL, "out of memory");
-    buf_fini(w->out);
-}
-
 void api_models(struct server *srv, struct http_exchange *x)
 {
     struct buf body;
     struct writer w = {&body, OK};
 
+    if (http_error_form(x) == HTTP_ERRORS_ANTHROPIC) {
+        reply_messages_list(srv, x);
+        return;
+    }
     buf_init(&body, BODY_BYTES_MAX);
     write_puts(&w, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < srv->n_model_names; i++) {
@@ -59,7 +92,7 @@ void api_models(struct server *srv, struct http_exchange *x)
         write_embedding_model(&w, srv, embedding);
     }
     write_puts(&w, "]}");
-    reply(x, &w);
+    api_reply(x, &w);
 }
 
 void api_model(struct server *srv, struct http_exchange *x)
@@ -76,9 +109,11 @@ void api_model(struct server *srv, struct http_exchange *x)
         return;
     }
     buf_init(&body, BODY_BYTES_MAX);
-    if (name)
+    if (name && http_error_form(x) == HTTP_ERRORS_ANTHROPIC)
+        write_messages_entry(&w, srv, name);
+    else if (name)
         write_model(&w, srv, name);
     else
         write_embedding_model(&w, srv, embedding);
-    reply(x, &w);
+    api_reply(x, &w);
 }

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/auth/admission.h"
-#include "server/api/answer.h"
+#include "server/api/background.h"
 #include "server/api/body.h"
 #include "server/api/caller.h"
 #include "server/api/citations.h"
@@ -18,10 +18,10 @@
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
 #include "server/api/lookup.h"
-#include "server/api/render.h"
 #include "server/api/router.h"
 #include "server/api/speculation.h"
 #include "server/server.h"
+#include "server/api/structured.h"
 #include "server/api/tally.h"
 #include "server/api/tool_answer.h"
 #include "server/api/wait.h"
@@ -36,7 +36,8 @@
 
 /* --- lifecycle --- */
 
-static struct call *call_create(struct server *srv, struct http_exchange *x, enum params_kind kind)
+static struct call *call_create(struct server *srv, struct http_exchange *x,
+                                const struct shape *shape)
 {
     struct call *call = calloc(1, sizeof *call);
 
@@ -44,18 +45,19 @@ static struct call *call_create(struct server *srv, struct http_exchange *x, enu
         return NULL;
     call->srv = srv;
     call->account = caller_account(x);
-    call->kind = kind;
-    call->http_id = http_id(x);
+    account_ref(call->account);
+    atomic_init(&call->refs, 1);
+    call->shape = shape;
+    snprintf(call->http_id, sizeof call->http_id, "%s", http_id(x));
     call->created_s = (int64_t)(clock_unix_ns() / 1000000000u);
-    snprintf(call->id, sizeof call->id, "%s-%s", kind == PARAMS_CHAT ? "chatcmpl" : "cmpl",
-             call->http_id);
+    snprintf(call->id, sizeof call->id, "%s-%s", shape->id_prefix, call->http_id);
     buf_init(&call->frame_head, FRAME_HEAD_BYTES_MAX);
     return call;
 }
 
-static void call_free(struct call *call)
+void call_unref(struct call *call)
 {
-    if (!call)
+    if (!call || atomic_fetch_sub(&call->refs, 1) != 1)
         return;
     for (uint32_t i = 0; i < call->n_choices; i++)
         choice_fini(&call->choices[i]);
@@ -64,7 +66,10 @@ static void call_free(struct call *call)
     speculation_destroy(call->speculation);
     buf_fini(&call->frame_head);
     params_fini(&call->params);
+    if (call->shape_state)
+        call->shape->destroy(call->shape_state);
     wait_unref(call->wait);
+    account_unref(call->account);
     free(call);
 }
 
@@ -74,94 +79,35 @@ static void cancel_all(struct call *call)
         request_cancel(call->choices[i].request);
 }
 
+void call_cancel(struct call *call)
+{
+    cancel_all(call);
+}
+
 /* submit() stores the state and then reads is_gone; on_gone() stores is_gone and then reads the
  * state. So at least one of the two cancels the requests. */
 static void on_gone(void *ctx)
 {
     struct call *call = ctx;
 
+    if (atomic_load(&call->in_background))
+        return; /* the call goes on */
     atomic_store(&call->is_gone, true);
     if (atomic_load(&call->state) == CALL_SUBMITTED)
         cancel_all(call);
-}
-
-/* Charge the account for the answers, whatever ended them. A prompt counts once, as in `usage`. */
-static void charge(const struct call *call)
-{
-    struct tenant *t = call->account->tenant;
-    uint64_t n_out = 0;
-
-    for (uint32_t i = 0; i < call->n_choices; i++) {
-        const struct request *r = call->choices[i].request;
-        n_out += request_n_out(r);
-        if (i % call->params.best_of != 0)
-            continue;
-        atomic_fetch_add(&t->n_prompt_tokens, r->prompt.n_ids);
-        atomic_fetch_add(&t->n_cached_tokens, atomic_load(&r->n_cached));
-        if (request_finish(r) != FINISH_NONE) { /* the two fields are final */
-            atomic_fetch_add(&t->n_written_tokens, request_n_written(r));
-            atomic_fetch_add(&t->n_holds_refused[r->hold_limit], 1);
-        }
-    }
-    admission_generated(call->account, n_out);
-    atomic_fetch_add(&t->n_generation_tokens, n_out);
-}
-
-/* Count answers and the longest of them, prompt by prompt, as vLLM does. */
-static void tally(const struct call *call)
-{
-    uint32_t n_each = call->n_choices / call->n_prompts, n_tokens_max = 0;
-
-    for (uint32_t i = 0; i < call->n_choices; i++) {
-        uint32_t n_out = request_n_out(call->choices[i].request);
-        n_tokens_max = n_out > n_tokens_max ? n_out : n_tokens_max;
-        if ((i + 1) % n_each != 0)
-            continue;
-        tally_prompt(call->srv->tally, call->params.n, n_tokens_max);
-        n_tokens_max = 0;
-    }
-}
-
-static uint64_t us_between(uint64_t from_ns, uint64_t to_ns)
-{
-    return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
-}
-
-static void log_choice(const struct call *call, const struct choice *c, int status)
-{
-    const struct request *r = c->request;
-    uint64_t submit = atomic_load(&r->t_submit), first_step = atomic_load(&r->t_first_step);
-    uint64_t first_token = atomic_load(&r->t_first_token), finish = atomic_load(&r->t_finish);
-
-    log_event_each(
-        LOG_INFO, "request",
-        "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
-        " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
-        " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_hit_remote=%u n_out=%u finish=%s",
-        call->http_id, call->account->name, call->account->tenant_name,
-        call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
-        call->params.stream ? "true" : "false", us_between(submit, first_step),
-        us_between(first_step, first_token), us_between(submit, first_token),
-        us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
-        atomic_load(&r->n_cached_in[CACHE_HOST]), atomic_load(&r->n_cached_in[CACHE_DISK]),
-        atomic_load(&r->n_cached_in[CACHE_REMOTE]), request_n_out(r),
-        /* The client's view: an answer that the client did not take whole counts as
-                    * cancelled. */
-        c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }
 
 static void on_close(void *ctx, int status)
 {
     struct call *call = ctx;
 
-    if (atomic_load(&call->state) == CALL_SUBMITTED) {
+    if (atomic_load(&call->in_background)) {
+        call->shape->background->left(call);
+    } else if (atomic_load(&call->state) == CALL_SUBMITTED) {
         cancel_all(call); /* no effect on finished requests */
-        charge(call);
-        tally(call);
-        for (uint32_t i = 0; log_enabled(LOG_INFO) && i < call->n_choices; i++)
-            log_choice(call, &call->choices[i], status);
+        call_end(call, status);
     }
-    call_free(call);
+    call_unref(call);
 }
 
 /* --- answering --- */
@@ -276,7 +222,7 @@ static enum http_next reply_whole(struct call *call, struct http_exchange *x)
     buf_init(&body, ANSWER_BYTES_MAX);
     enum status s = prepend_echo(call);
     if (s == OK)
-        s = answer_write(call, &body);
+        s = call->shape->whole(call, &body);
     if (s == OK) {
         add_estimates(call, x);
         http_reply(x, 200, "application/json", &body);
@@ -353,11 +299,13 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
         if (next == HTTP_DONE || atomic_load(&call->state) == CALL_WAITING)
             return next;
     }
+    if (atomic_load(&call->in_background))
+        return HTTP_STREAM;
     if (call->params.stream)
         return begin_stream(call, x);
     for (uint32_t i = 0; i < call->n_choices; i++) {
         struct choice *c = &call->choices[i];
-        enum status s = choice_take(c, call->srv, &call->params, call->kind, UINT32_MAX);
+        enum status s = choice_take(c, call->srv, &call->params, call->shape->kind, UINT32_MAX);
         if (s != OK) {
             cancel_all(call);
             error_reply(x, s, NULL, "the answer does not fit into memory");
@@ -373,24 +321,24 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
 /* Write frames for the new tokens of choice c. */
 static enum status fill_choice(struct call *call, struct choice *c, struct buf *out)
 {
-    enum status s = choice_take(c, call->srv, &call->params, call->kind, N_TOKENS_PER_TURN);
+    enum status s = choice_take(c, call->srv, &call->params, call->shape->kind, N_TOKENS_PER_TURN);
 
     if (s != OK || failed(c))
         return s;
     /* The first frame goes out with the first token: clients take its time for the TTFT. One that
      * has logprobs of the prompt goes out when those are there. */
     if (!c->began && (c->n_taken > 0 || c->n_echoed > 0 || c->finish != FINISH_NONE)) {
-        s = frame_write_begin(call, c, out);
+        s = call->shape->begin(call, c, out);
         c->began = true;
         if (c->n_echoed > 0)
             choice_reset_delta(c);
     }
     if (s == OK && choice_has_delta(c)) {
-        s = frame_write_delta(call, c, out);
+        s = call->shape->delta(call, c, out);
         choice_reset_delta(c);
     }
     if (s == OK && c->finish != FINISH_NONE) {
-        s = frame_write_end(call, c, out);
+        s = call->shape->end(call, c, out);
         c->ended = true;
     }
     return s;
@@ -402,15 +350,11 @@ static enum http_next end_with_error(struct call *call, const struct choice *c, 
     enum status failure = failure_of(c, &words);
 
     cancel_all(call);
-    enum status s = frame_write_error(out, failure, words);
-    if (s == OK)
-        s = buf_puts(out, FRAME_DONE);
-    return s == OK ? HTTP_DONE : HTTP_ABORT;
+    return call->shape->error(call, failure, words, out) == OK ? HTTP_DONE : HTTP_ABORT;
 }
 
-static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
+enum http_next call_fill(struct call *call, struct buf *out)
 {
-    struct call *call = ctx;
     enum status s = OK;
     bool all_ended = true;
 
@@ -422,16 +366,31 @@ static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
             return end_with_error(call, c, out);
         all_ended &= c->ended;
     }
-    if (s == OK && all_ended) {
-        if (call->params.include_usage)
-            s = frame_write_usage(call, out);
-        if (s == OK)
-            s = buf_puts(out, FRAME_DONE);
-        return s == OK ? HTTP_DONE : HTTP_ABORT;
-    }
-    if (s == OK && out->len == 0 && idle_ns >= KEEP_ALIVE_NS)
-        s = buf_puts(out, FRAME_KEEP_ALIVE);
+    if (s == OK && all_ended)
+        return call->shape->finish(call, out) == OK ? HTTP_DONE : HTTP_ABORT;
     return s == OK ? HTTP_WAIT : HTTP_ABORT;
+}
+
+uint32_t call_n_taken(const struct call *call)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < call->n_choices; i++)
+        n += call->choices[i].n_taken;
+    return n;
+}
+
+static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
+{
+    struct call *call = ctx;
+    bool behind = atomic_load(&call->in_background);
+    enum http_next next =
+        behind ? call->shape->background->follow(call, out) : call_fill(call, out);
+
+    if (next == HTTP_WAIT && out->len == 0 && idle_ns >= KEEP_ALIVE_NS &&
+        buf_puts(out, call->shape->keep_alive) != OK)
+        return HTTP_ABORT;
+    return next;
 }
 
 static const struct http_async async = {
@@ -470,14 +429,19 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     memcpy(r->breaks, prompt->breaks, sizeof r->breaks);
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
     r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
-    r->text_continues = call->kind == PARAMS_COMPLETION;
+    r->text_continues = call->shape->kind == PARAMS_COMPLETION;
     r->grammar = call->params.grammar ? grammar_ref(call->params.grammar) : NULL;
+    const struct reasoning_format *reasoning = call->params.reasoning;
+    if (structured_allows(reasoning))
+        r->grammar_prefix = reasoning_prefix(reasoning, prompt->reasoning);
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);
     c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
     if (prompt->wants_citations &&
         (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
+        return buf_why(why, s, "out of memory");
+    if (reasoning && (s = choice_reason(c, reasoning, prompt->reasoning)) != OK)
         return buf_why(why, s, "out of memory");
     if (call->params.tools.format && (s = tool_answer_create(&c->tools, &call->params.tools)) != OK)
         return buf_why(why, s, "out of memory");
@@ -522,7 +486,7 @@ static enum status make_choices(struct call *call, struct buf *why)
             s = make_choice(call, i, k, why);
         buf_fini(&call->prompts[i].ids); /* the requests have them now */
     }
-    return s == OK && call->params.stream ? frame_make_head(call, &call->frame_head) : s;
+    return s == OK && (call->params.stream || call->wants_background) ? call->shape->open(call) : s;
 }
 
 static void submit_all(struct call *call, struct http_exchange *x, struct buf *why)
@@ -531,12 +495,12 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
 
     for (uint32_t i = 0; s == OK && i < call->n_choices; i++) {
         struct request *r = call->choices[i].request;
-        r->wake = http_wake;
-        r->wake_arg = http_waker(x);
+        r->wake = call->wants_background ? background_wake : http_wake;
+        r->wake_arg = call->wants_background ? call->srv->background : http_waker(x);
         /* Logprobs become JSON while tokens are generated: to write all of them at the end would
          * block the HTTP thread for long. */
-        r->wake_at_end =
-            !call->params.stream && !call->params.logprobs && !call->params.prompt_logprobs;
+        r->wake_at_end = !call->params.stream && !call->params.logprobs &&
+                         !call->params.prompt_logprobs && !call->wants_background;
         s = engine_submit(call->srv->engine, r, why);
     }
     if (s == OK) {
@@ -587,7 +551,7 @@ static uint64_t n_prompt_logprobs_each(const struct call *call)
     uint64_t n = p->echo && p->logprobs ? (1 + (uint64_t)p->n_tops) * p->n : 0;
 
     if (p->prompt_logprobs)
-        n += 2 * (1 + (uint64_t)p->n_prompt_tops) * (call->kind == PARAMS_CHAT ? 1 : p->n);
+        n += 2 * (1 + (uint64_t)p->n_prompt_tops) * (call->shape->kind == PARAMS_CHAT ? 1 : p->n);
     return n;
 }
 
@@ -630,12 +594,48 @@ static void reply_rendered(const struct call *call, struct http_exchange *x)
     struct buf body;
 
     buf_init(&body, ANSWER_BYTES_MAX);
-    enum status s = render_write(call, &body);
+    enum status s = call->shape->prompts(call, &body);
     if (s == OK)
         http_reply(x, 200, "application/json", &body);
     else
         error_reply(x, s, NULL, "the answer does not fit into memory");
     buf_fini(&body);
+}
+
+/* Reserve a place in the background where the call wants one; true when an error was answered. */
+static bool refuse_background(const struct call *call, struct http_exchange *x)
+{
+    enum status s = call->wants_background ? background_reserve(call->srv->background) : OK;
+    char words[160];
+
+    if (s == OK)
+        return false;
+    snprintf(words, sizeof words,
+             "background: %u calls run in the background already (--background-responses); try "
+             "again later",
+             call->srv->config->background_responses);
+    error_reply_later(x, s, NULL, s == ERR_BUSY ? words : status_words(s),
+                      estimates_retry_s(call->srv, NULL));
+    return true;
+}
+
+/* The call was submitted, or the exchange has its error: let the call go on without its
+ * connection. */
+static void hand_over(struct call *call, struct http_exchange *x)
+{
+    enum status s = http_replied(x) ? ERR_CANCELLED : call->shape->background->accept(call, x);
+
+    if (s == OK) {
+        atomic_fetch_add(&call->refs, 1);
+        atomic_store(&call->in_background, true);
+        background_add(call->srv->background, call);
+        http_wake(http_waker(x)); /* a stream begins at once */
+        return;
+    }
+    background_release(call->srv->background);
+    cancel_all(call);
+    if (!http_replied(x))
+        error_reply(x, s, NULL, "background: the response cannot be stored");
 }
 
 /* Params and prompts are final: have the engine answer them, or answer with an error. */
@@ -649,7 +649,7 @@ static void submit(struct call *call, struct http_exchange *x)
         reply_rendered(call, x);
         return;
     }
-    if (refuse_caller(call, x))
+    if (refuse_caller(call, x) || refuse_background(call, x))
         return;
     buf_init(&why, BUF_WHY_MAX);
     log_prompts(call);
@@ -660,8 +660,12 @@ static void submit(struct call *call, struct http_exchange *x)
         submit_all(call, x, &why);
         if (atomic_load(&call->is_gone))
             cancel_all(call);
+        if (call->wants_background)
+            hand_over(call, x);
     } else {
         reply_error(call->srv, x, s, NULL, &why);
+        if (call->wants_background)
+            background_release(call->srv->background);
     }
     /* A speculative prefill of this prompt has left its KV in the cache. */
     speculation_destroy(call->speculation);
@@ -693,7 +697,7 @@ static void call_start(struct call *call, struct http_exchange *x)
 
     if (s != OK) {
         error_reply(x, s, NULL, "the server is shutting down");
-        call_free(call);
+        call_unref(call);
     } else if (call->wait) {
         begin_waiting(call, x);
     } else {
@@ -701,11 +705,11 @@ static void call_start(struct call *call, struct http_exchange *x)
     }
 }
 
-static void serve(struct server *srv, struct http_exchange *x, enum params_kind kind, bool renders,
-                  call_read_fn *read)
+static void serve(struct server *srv, struct http_exchange *x, const struct shape *shape,
+                  bool renders, call_read_fn *read)
 {
     struct json *body = body_read(x);
-    struct call *call = body ? call_create(srv, x, kind) : NULL;
+    struct call *call = body ? call_create(srv, x, shape) : NULL;
     struct buf why;
 
     if (!body)
@@ -721,21 +725,24 @@ static void serve(struct server *srv, struct http_exchange *x, enum params_kind 
     if (s == OK) {
         call_start(call, x);
     } else {
-        reply_error(srv, x, s, "model_not_found", &why);
-        call_free(call);
+        if (call && call->error_code)
+            error_reply(x, s, call->error_code, buf_str(&why));
+        else
+            reply_error(srv, x, s, "model_not_found", &why);
+        call_unref(call);
     }
     js_unref(body);
     buf_fini(&why);
 }
 
-void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_serve(struct server *srv, struct http_exchange *x, const struct shape *shape,
                 call_read_fn *read)
 {
-    serve(srv, x, kind, false, read);
+    serve(srv, x, shape, false, read);
 }
 
-void call_render(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_render(struct server *srv, struct http_exchange *x, const struct shape *shape,
                  call_read_fn *read)
 {
-    serve(srv, x, kind, true, read);
+    serve(srv, x, shape, true, read);
 }

@@ -1,7 +1,7 @@
 /* call.h - one HTTP call that generates: its answers, from the body to the last byte.
  *
  * Chat and text completions differ in how the prompt is made (api_*.c) and in the shape of the
- * JSON (answer.h); everything else is here. A call goes through three states:
+ * JSON (shape.h); everything else is here. A call goes through three states:
  *
  *   CALL_READ       the body is being read into params and prompts
  *   CALL_WAITING    optional: the prompts become final when work on another thread ends (wait.h).
@@ -11,7 +11,8 @@
  *   CALL_SUBMITTED  the engine has the requests; answers are written as tokens come. A call that
  *                   renders answers instead, and is over
  *
- * Owns    its prompts, choices and parameters; freed when the exchange closes.
+ * Owns    its prompts, choices and parameters; freed when the exchange closes, or later when the
+ *         call goes on in the background.
  * Thread  the thread that has the exchange; gone() of http.h only sets flags.
  * Errors  answered to the client as JSON; none is returned.
  * Units   Unix seconds, tokens. */
@@ -25,6 +26,7 @@
 #include "server/http/http.h"
 #include "server/api/params.h"
 #include "server/api/prompt.h"
+#include "server/api/shape.h"
 #include "server/api/stream.h"
 
 struct server;
@@ -46,16 +48,25 @@ struct retrieval_report {
 
 struct call {
     struct server *srv;
-    struct account *account; /* caller_account() */
+    atomic_uint refs;        /* the exchange's, and that of background.h */
+    struct account *account; /* caller_account(), a reference */
     _Atomic int state;       /* enum call_state */
     atomic_bool is_gone;     /* the client left, or the server ends */
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
     uint64_t wait_until_ns;
-    enum params_kind kind;
-    bool renders; /* answers its prompts instead of submitting them: render.h */
+    const struct shape *shape;
+    void *shape_state;      /* the shape's own; NULL: none */
+    bool renders;           /* answers its prompts instead of submitting them: render.h */
+    bool wants_found_texts; /* the search keeps the texts of what it found */
+    const char *error_code; /* of an error of read(); NULL: the default */
+    /* Set by read(): go on without the connection once the engine has the requests. Then the
+     * exchange only sees in_background, which never changes back. */
+    bool wants_background;
+    atomic_bool in_background;
+    atomic_bool is_cancelled; /* by background_cancel() */
     struct params params;
     char id[CALL_ID_BYTES];
-    const char *http_id; /* the exchange's */
+    char http_id[HTTP_ID_BYTES]; /* the exchange's */
     int64_t created_s;
     uint32_t n_prompts;
     struct prompt *prompts; /* [n_prompts]; the ids are given to the requests, the text stays */
@@ -71,11 +82,20 @@ struct call {
  * The body is valid during read(); strings of params point into it, so a wait that read() begins
  * holds a reference to the body. */
 typedef enum status call_read_fn(struct call *call, const struct json *body, struct buf *why);
-void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_serve(struct server *srv, struct http_exchange *x, const struct shape *shape,
                 call_read_fn *read);
 /* The same up to submitting: answer what the prompts are. */
-void call_render(struct server *srv, struct http_exchange *x, enum params_kind kind,
+void call_render(struct server *srv, struct http_exchange *x, const struct shape *shape,
                  call_read_fn *read);
+
+/* For background.h: write what was published since the last call; the number of tokens taken so
+ * far; have the engine end the requests, from any thread. */
+enum http_next call_fill(struct call *call, struct buf *out);
+uint32_t call_n_taken(const struct call *call);
+void call_cancel(struct call *call);
+/* A submitted call is over: charge its account, count it, log it. status: the HTTP answer's. */
+void call_end(const struct call *call, int status);
+void call_unref(struct call *call); /* NULL is fine */
 
 /* From read() only: submit when w is over, with what w->resumed() makes of the prompts. Takes over
  * the reference. */

@@ -33,6 +33,7 @@ void document_uses_free(struct document_use *uses, uint32_t n)
     for (uint32_t i = 0; uses && i < n; i++) {
         buf_fini(&uses[i].id);
         buf_fini(&uses[i].title);
+        js_unref(uses[i].text);
     }
     free(uses);
 }
@@ -50,6 +51,8 @@ static enum status copy_use(struct document_use *out, const struct document_use 
 {
     *out = *u;
     use_init(out);
+    if (out->text)
+        js_ref(out->text);
     enum status s = buf_append(&out->id, buf_str(&u->id), u->id.len);
     return s == OK ? buf_append(&out->title, buf_str(&u->title), u->title.len) : s;
 }
@@ -82,11 +85,14 @@ static enum status push(struct documents *d, struct json *shown, const struct do
         s = js_push(d->list, js_ref(shown));
     if (s == OK) {
         js_string(js_get(shown, "text"), &text_len);
+        if (u->wants_text && !u->text)
+            u->text = js_ref(js_get(shown, "text"));
         d->n_bytes += title_len + text_len;
         u->given = d->n++;
     } else if (u) {
         buf_fini(&u->id);
         buf_fini(&u->title);
+        js_unref(u->text);
     }
     js_unref(shown);
     if (s != OK)

@@ -62,6 +62,8 @@ struct document_use {
     bool is_retrieved;
     double score;
     uint32_t lexical_rank, vector_rank; /* from 1; 0: not in that list */
+    bool wants_text;                    /* keep the text for the answer */
+    struct json *text;                  /* a string, a reference; NULL: not kept */
 
     uint32_t given;            /* its index before the documents were ordered */
     uint32_t begin_id, end_id; /* its span, in tokens of the prompt; both 0: it is no span */

@@ -32,7 +32,7 @@ struct lookup {
     bool add_special, echo;
     struct kv_scope scope;
     struct account *account; /* a reference */
-    bool searches;
+    bool searches, wants_texts;
     struct search search;
     struct speculation *speculation;
     /* The work's. */
@@ -124,6 +124,7 @@ static enum status make_found_prompt(struct lookup *l, const struct search_state
     for (uint32_t i = 0; s == OK && i < state->n_hits; i++) {
         const struct retrieval_hit *hit = &state->hits[i];
         const struct document_use use = {.is_retrieved = true,
+                                         .wants_text = l->wants_texts,
                                          .score = hit->score,
                                          .lexical_rank = hit->lexical_rank,
                                          .vector_rank = hit->vector_rank};
@@ -314,7 +315,7 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
     l->wait.free = lookup_free;
     l->srv = call->srv;
     l->body = js_ref((struct json *)(uintptr_t)body);
-    l->kind = call->kind;
+    l->kind = call->shape->kind;
     l->add_special = call->params.add_special;
     l->echo = call->params.echo;
     account_scope(call->account, &call->params.scope, &l->scope);
@@ -322,6 +323,7 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
     account_ref(l->account);
     prompt_init(&l->prompt, 0);
     l->searches = search_is_wanted(body);
+    l->wants_texts = call->wants_found_texts;
     l->wait.name = l->searches                ? "retrieval"
                    : documents_have_ids(body) ? "documents"
                                               : "documents_order";

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "server/api/api.h"
+#include "server/api/background.h"
 #include "server/api/caller.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
@@ -14,6 +15,7 @@
 #include "server/http/http.h"
 #include "server/kv_disk.h"
 #include "server/api/metrics.h"
+#include "server/api/responses.h"
 #include "server/server.h"
 #include "server/api/tally.h"
 
@@ -71,6 +73,18 @@ static void write_gauges(struct page *p, const struct server *srv, const struct 
     page_gauge(p, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.",
                device->n_blocks ? (double)device->n_in_use / device->n_blocks : 0);
     write_cache_config(p, srv);
+}
+
+static void write_responses(struct page *p, const struct server *srv)
+{
+    uint64_t n_bytes;
+    uint32_t n;
+
+    responses_count(srv->responses, &n, &n_bytes);
+    page_gauge(p, "tarn:stored_responses", "Responses of /v1/responses that are kept.", n);
+    page_gauge(p, "tarn:stored_responses_bytes", "Memory of those.", (double)n_bytes);
+    page_gauge(p, "tarn:background_responses", "Responses that run in the background.",
+               background_n(srv->background));
 }
 
 static void write_counters(struct page *p, const struct engine_stats *st)
@@ -405,6 +419,7 @@ static void write_all(struct page *p, struct server *srv)
 
     engine_stats(srv->engine, &st);
     write_gauges(p, srv, &st);
+    write_responses(p, srv);
     write_counters(p, &st);
     write_histograms(p, srv, &st);
     write_ours(p, srv, &st);

@@ -96,6 +96,7 @@ static const struct field fields[] = {
     {"guided_grammar", FINE, NULL},
     {"json_schema", FINE, NULL},
     {"grammar", FINE, NULL},
+    {"include_reasoning", FINE, NULL},
     {"tools", FINE, NULL},
     {"tool_choice", FINE, NULL},
     {"parallel_tool_calls", FINE, NULL},
@@ -112,7 +113,6 @@ static const struct field fields[] = {
     {"safety_identifier", TEXT, NULL},
     {"prompt_cache_key", TEXT, NULL},
     {"prediction", MAP, NULL},
-    {"include_reasoning", SWITCH, NULL},
     {"request_id", ANY, NULL},
 
     {"functions", NOT_SET, NULL},
@@ -617,8 +617,19 @@ static enum status parse_flags(struct params *p, const struct server *srv, const
 static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
                               enum params_kind kind, struct buf *why)
 {
-    enum status s = structured_read(srv->structured, body, &p->grammar, why);
+    struct structured_place place = {NULL, p->stopping.shown, 0};
+    enum status s = js_get_bool(body, "include_reasoning", &p->include_reasoning, why);
 
+    if (kind == PARAMS_CHAT && srv->reasoning && srv->tokenizer) {
+        p->reasoning = place.reasoning = srv->reasoning;
+        for (int i = 0; i < 2; i++) {
+            stopping_show(&p->stopping, srv->tokenizer, p->reasoning->begins[i]);
+            stopping_show(&p->stopping, srv->tokenizer, p->reasoning->ends[i]);
+        }
+        place.n_shown = p->stopping.n_shown;
+    }
+    if (s == OK)
+        s = structured_read(srv->structured, body, &place, &p->grammar, why);
     if (s == OK)
         s = tools_read(&p->tools, &p->grammar, &p->stopping, srv, body, kind == PARAMS_CHAT, why);
     if (s == OK && p->grammar && p->stopping.ignore_eos)
@@ -633,6 +644,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
 {
     memset(p, 0, sizeof *p);
     p->n = p->best_of = 1;
+    p->include_reasoning = true;
     p->add_special = kind == PARAMS_COMPLETION;
     enum status s = params_get_model(srv, body, &p->model, why);
     if (s == OK)

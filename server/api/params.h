@@ -70,9 +70,11 @@ struct params {
     struct detok_stop stops[DETOK_N_STOPS_MAX];
     struct logit_bias *logit_bias;
     struct tools_use tools;
-    uint32_t *allowed;              /* vocab_mask.h; NULL: every id */
-    struct buf word_ends, word_ids; /* of sampling.rules */
-    struct grammar *grammar;        /* the form of the answers; NULL: any text */
+    const struct reasoning_format *reasoning; /* of the answers; NULL: they have none */
+    bool include_reasoning;                   /* else it is left out */
+    uint32_t *allowed;                        /* vocab_mask.h; NULL: every id */
+    struct buf word_ends, word_ids;           /* of sampling.rules */
+    struct grammar *grammar;                  /* the form of the answers; NULL: any text */
 };
 
 NODISCARD enum status params_parse(struct params *p, const struct server *srv,

@@ -37,6 +37,7 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->documents_in_template = p->documents_have_moved = p->wants_citations = false;
     p->documents_note[0] = '\0';
     p->n_breaks = 0;
+    p->reasoning = REASONING_MAY_BEGIN;
     p->scope = NULL;
 }
 
@@ -237,13 +238,27 @@ static enum status read_content(struct buf *out, const struct json *message, con
     return s;
 }
 
+static enum status check_reasoning(const struct json *message, size_t i, struct buf *why)
+{
+    static const char *const keys[] = {"reasoning_content", "reasoning"};
+
+    for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
+        const struct json *v = js_get_set(message, keys[k]);
+        if (v && !js_is(v, JS_STRING))
+            return buf_why(why, ERR_INVALID, "messages[%zu].%s: expected a string, got %s", i,
+                           keys[k], js_type_name(js_typeof(v)));
+    }
+    return OK;
+}
+
 static enum status set_text(struct json *obj, const char *key, const char *text, size_t len)
 {
     return js_set(obj, key, js_new_string(text, len));
 }
 
 /* Copy a message for the template, with `content` as its content. cache_control is a field of the
- * API, which templates do not know. */
+ * API, which templates do not know; `reasoning` is vLLM's newer name of reasoning_content, which
+ * they know. */
 static enum status make_message(struct json **out, const struct json *message,
                                 const struct buf *content)
 {
@@ -253,6 +268,8 @@ static enum status make_message(struct json **out, const struct json *message,
     for (void *it = js_first(message); s == OK && it; it = js_next(message, it))
         if (strcmp(js_it_key(it), "cache_control") != 0)
             s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
+    if (s == OK && js_get_set(m, "reasoning") && !js_get_set(m, "reasoning_content"))
+        s = js_set(m, "reasoning_content", js_copy_deep(js_get(m, "reasoning")));
     if (s == OK)
         s = js_set(m, "content", js_new_string(buf_str(content), content->len));
     if (s == OK)
@@ -301,6 +318,8 @@ static enum status push_message(struct chat_history *history, const struct json 
         s = read_content(&content, message, role, i, why);
     if (s == OK)
         s = tool_calls_check(message, role, i, why);
+    if (s == OK)
+        s = check_reasoning(message, i, why);
     if (s == OK && asks)
         s = buf_puts(&content, "\n\n" DOCUMENTS_CITATION_LINE);
     if (s == OK && i == 0 && documents->len > 0) {
@@ -389,6 +408,20 @@ static enum status set_optional(struct json *context, const char *key, const cha
     return text ? set_text(context, key, text, strlen(text)) : OK;
 }
 
+/* Some templates, such as that of gpt-oss, use reasoning_effort; those of other models have a
+ * switch. chat_template_kwargs overrides both. */
+static enum status set_effort(struct json *context, const struct json *effort)
+{
+    if (!js_is(effort, JS_STRING))
+        return OK;
+    bool thinks = strcmp(js_string(effort, NULL), "none") != 0;
+    enum status s = js_set(context, "reasoning_effort", js_copy_deep(effort));
+
+    if (s == OK)
+        s = js_set(context, "enable_thinking", js_new_bool(thinks));
+    return s == OK ? js_set(context, "thinking", js_new_bool(thinks)) : s;
+}
+
 /* Make the template's context. Takes ownership of messages and documents. */
 static enum status make_context(struct json **out, const struct server *srv,
                                 const struct json *body, const struct chat_flags *flags,
@@ -401,10 +434,8 @@ static enum status make_context(struct json **out, const struct server *srv,
     if (s == OK && extra && !js_is(extra, JS_OBJECT))
         s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
                     js_type_name(js_typeof(extra)));
-    /* Some templates, such as that of gpt-oss, use reasoning_effort. chat_template_kwargs overrides
-     * it. */
-    if (s == OK && js_is(js_get(body, "reasoning_effort"), JS_STRING))
-        s = js_set(c, "reasoning_effort", js_ref(js_get(body, "reasoning_effort")));
+    if (s == OK)
+        s = set_effort(c, js_get(body, "reasoning_effort"));
     static const char *const refused[] = {"chat_template", "tokenize"}; /* as in vLLM */
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(refused); i++)
         if (js_get(extra, refused[i]))
@@ -485,7 +516,8 @@ struct chat {
     bool parse_special; /* treat untrusted text like trusted text */
     bool add_special;
     struct buf *why;
-    size_t n_kept;     /* length of the text after the cut of continue_final_message */
+    size_t n_kept;                  /* length of the text after the cut of continue_final_message */
+    enum reasoning_place reasoning; /* at the end of that text */
     struct mark *mark; /* render() finds its place instead of the untrusted texts; NULL: none */
 };
 
@@ -522,6 +554,21 @@ static enum status render_context(const struct chat *chat, const struct json *co
     return s;
 }
 
+/* Find out where the end of the rendered text stands in the reasoning. */
+static void find_reasoning(struct chat *chat, const struct json *messages, const struct buf *out)
+{
+    const struct reasoning_format *f = chat->srv->reasoning;
+    const struct json *final = js_get(js_at(messages, js_len(messages) - 1), "content");
+    size_t len = 0;
+    const char *text = js_is(final, JS_STRING) ? js_string(final, &len) : NULL;
+
+    chat->reasoning = REASONING_MAY_BEGIN;
+    if (f && chat->flags.continue_final_message && len > 0)
+        chat->reasoning = reasoning_place_in(f, text, len);
+    else if (f)
+        chat->reasoning = reasoning_place_of(f, buf_str(out), chat->n_kept);
+}
+
 /* Render the chat with these documents (NULL: none). Sets chat->n_kept for continue_final_message,
  * but does not cut the text. untrusted: see render_context(). */
 static enum status render(struct chat *chat, struct json *documents, struct buf *out,
@@ -548,6 +595,8 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
     chat->n_kept = out->len;
     if (s == OK && chat->flags.continue_final_message)
         s = find_final(out, start, js_get(context, "messages"), &chat->n_kept, chat->why);
+    if (s == OK)
+        find_reasoning(chat, js_get(context, "messages"), out);
     if (s != OK && chat->why->len == 0)
         buf_why(chat->why, s, "messages: %s", status_words(s));
     js_unref(context);
@@ -741,6 +790,7 @@ static enum status encode_chat(void *arg, struct prompt *p, struct spans *spans)
         render(chat, chat->documents->list, &text, chat->parse_special ? NULL : &untrusted);
     if (s == OK)
         s = tokenize_chat(p, chat, &text, &untrusted, chat->add_special, spans);
+    p->reasoning = chat->reasoning;
     if (s == OK)
         s = place_breaks(p, chat);
     ranges_fini(&untrusted);

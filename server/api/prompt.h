@@ -24,6 +24,7 @@
 #include "base/json.h"
 #include "cache/cache.h"
 #include "engine/request.h"
+#include "engine/text/reasoning.h"
 
 struct document_use;
 struct documents;
@@ -43,7 +44,8 @@ struct prompt {
     char documents_note[160]; /* why documents are not spans or cannot be reused; else "" */
     struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending: retention.h */
     uint32_t n_breaks;
-    const struct kv_scope *scope; /* the scope in which the order "cache" looks up KV, set by the
+    enum reasoning_place reasoning; /* where the prompt stands in the answer's reasoning */
+    const struct kv_scope *scope;   /* the scope in which the order "cache" looks up KV, set by the
                                      caller; NULL: keep the given order */
 };
 

@@ -55,7 +55,7 @@ static void write_prompt(struct writer *w, const struct call *call, uint32_t i)
 
 enum status render_write(const struct call *call, struct buf *out)
 {
-    bool is_list = call->kind == PARAMS_COMPLETION;
+    bool is_list = call->shape->kind == PARAMS_COMPLETION;
     struct writer w = {out, OK};
 
     write_puts(&w, is_list ? "[" : "");

@@ -56,9 +56,8 @@ static enum status read_ttl(const struct json *object, const char *name, uint32_
     return buf_why(why, ERR_INVALID, "%s.ttl: \"%.20s\" is none of 5m, 30m, 1h, 24h", name, word);
 }
 
-/* Read cache_control. *ttl_s stays if v is NULL. */
-static enum status read_control(const struct json *v, const char *name, uint32_t *ttl_s,
-                                struct buf *why)
+enum status retention_read_control(const struct json *v, const char *name, uint32_t *ttl_s,
+                                   struct buf *why)
 {
     const char *type = "";
     enum status s = v ? check_object(v, name, why) : OK;
@@ -127,7 +126,8 @@ enum status retention_parse(struct retention *r, const struct json *body, struct
     if (s == OK)
         s = parse_options(r, body, why);
     if (s == OK)
-        s = read_control(js_get_set(body, "cache_control"), "cache_control", &control_s, why);
+        s = retention_read_control(js_get_set(body, "cache_control"), "cache_control", &control_s,
+                                   why);
     at_least(&r->ttl_s, control_s);
     return s;
 }
@@ -159,7 +159,7 @@ static enum status read_breakpoint(struct breakpoints *b, const struct json *hol
     snprintf(place, sizeof place, part < 0 ? "messages[%u]" : "messages[%u].content[%d]",
              at.message, part);
     snprintf(name, sizeof name, "%s.cache_control", place);
-    enum status s = read_control(control, name, &ttl_s, why);
+    enum status s = retention_read_control(control, name, &ttl_s, why);
     snprintf(name, sizeof name, "%s.prompt_cache_breakpoint", place);
     if (s == OK && point) {
         at_least(&ttl_s, at.ttl_s);

@@ -39,6 +39,10 @@ struct retention {
 NODISCARD enum status retention_parse(struct retention *r, const struct json *body,
                                       struct buf *why);
 
+/* Read a value of cache_control. *ttl_s stays if v is NULL. name: the field's, for errors. */
+NODISCARD enum status retention_read_control(const struct json *v, const char *name,
+                                             uint32_t *ttl_s, struct buf *why);
+
 struct breakpoint {
     uint32_t message; /* index in the body's messages */
     size_t n_bytes;   /* of the message's content before the breakpoint, its parts joined by \n */

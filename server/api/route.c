@@ -29,6 +29,13 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions/render", false, false, true, false, false, api_chat_render},
     {"POST", "/v1/completions", false, false, true, false, false, api_completions},
     {"POST", "/v1/completions/render", false, false, true, false, false, api_completions_render},
+    {"POST", "/v1/messages", false, false, true, false, false, api_messages},
+    {"POST", "/v1/messages/count_tokens", false, false, true, false, false, api_count_tokens},
+    {"POST", "/v1/responses", false, false, true, false, false, api_responses},
+    {"POST", "/v1/responses/input_tokens", false, false, true, false, false, api_response_tokens},
+    {"POST", "/v1/responses/", true, false, false, false, true, api_response_cancel},
+    {"GET", "/v1/responses/", true, false, false, false, true, api_response},
+    {"DELETE", "/v1/responses/", true, false, false, false, false, api_response_delete},
     {"POST", "/v1/embeddings", false, false, true, false, false, api_embeddings},
     {"GET", "/v1/estimate", false, false, false, false, true, api_estimate},
     {"GET", "/v1/models", false, false, false, false, false, api_models},
@@ -148,6 +155,16 @@ static void unref_account(void *a)
     account_unref(a);
 }
 
+/* Anthropic's clients send their version to every path. */
+static enum http_error_form error_form(const struct http_exchange *x)
+{
+    static const char path[] = "/v1/messages";
+
+    return strncmp(http_path(x), path, sizeof path - 1) == 0 || http_header(x, "anthropic-version")
+               ? HTTP_ERRORS_ANTHROPIC
+               : HTTP_ERRORS_OPENAI;
+}
+
 /* The account, which the exchange keeps. NULL when a refusal was answered. r may be NULL: no such
  * path. */
 static struct account *check_key(struct server *srv, struct http_exchange *x, const struct route *r)
@@ -207,6 +224,7 @@ void route_early(void *arg, struct http_exchange *x)
     const struct route *r = find(http_path(x), http_method(x));
     struct account *a = NULL;
 
+    http_set_error_form(x, error_form(x));
     /* The key is checked first: a client without a key must not learn which paths exist. */
     if (!(r && r->open) && !(a = check_key(srv, x, r)))
         return;

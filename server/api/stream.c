@@ -1,5 +1,6 @@
 #include "server/api/stream.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/api/citations.h"
@@ -19,6 +20,9 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
     buf_init(&c->text, TEXT_BYTES_MAX);
     buf_init(&c->held, TEXT_BYTES_MAX);
     buf_init(&c->raw, TEXT_BYTES_MAX);
+    buf_init(&c->said, TEXT_BYTES_MAX);
+    buf_init(&c->thoughts, TEXT_BYTES_MAX);
+    buf_init(&c->token_ends, TEXT_BYTES_MAX);
     buf_init(&c->ids, TEXT_BYTES_MAX);
     buf_init(&c->ranked, TEXT_BYTES_MAX);
     c->n_tops = request->sampling.n_logprobs;
@@ -33,8 +37,25 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
     detok_init(&c->prompt_chars, tokenizer, NULL, 0, true, false, false);
 }
 
+enum status choice_reason(struct choice *c, const struct reasoning_format *format,
+                          enum reasoning_place place)
+{
+    c->reasoning = malloc(sizeof *c->reasoning);
+    if (!c->reasoning)
+        return ERR_NOMEM;
+    reasoning_parser_init(c->reasoning, format, place);
+    return OK;
+}
+
 void choice_fini(struct choice *c)
 {
+    if (c->reasoning)
+        reasoning_parser_fini(c->reasoning);
+    free(c->reasoning);
+    c->reasoning = NULL;
+    buf_fini(&c->said);
+    buf_fini(&c->thoughts);
+    buf_fini(&c->token_ends);
     if (c->has_detok) {
         detok_fini(&c->detok);
         detok_fini(&c->chars);
@@ -57,7 +78,7 @@ void choice_fini(struct choice *c)
 
 bool choice_has_delta(const struct choice *c)
 {
-    return c->text.len > 0 || c->ids.len > 0 || c->lp[LP_TOKENS].len > 0 ||
+    return c->text.len > 0 || c->thoughts.len > 0 || c->ids.len > 0 || c->lp[LP_TOKENS].len > 0 ||
            tool_answer_has_delta(c->tools);
 }
 
@@ -69,6 +90,7 @@ bool choice_has_prompt_left(const struct choice *c)
 void choice_reset_delta(struct choice *c)
 {
     buf_reset(&c->text);
+    buf_reset(&c->thoughts);
     tool_answer_reset_delta(c->tools);
     buf_reset(&c->ids);
     for (int i = 0; i < LP_N; i++)
@@ -80,7 +102,7 @@ void choice_reset_delta(struct choice *c)
 /* Where text goes that is certain. */
 static struct buf *certain(struct choice *c)
 {
-    return c->tools ? &c->raw : &c->text;
+    return c->tools || c->reasoning ? &c->raw : &c->text;
 }
 
 /* Release what no stop string can take back any more. */
@@ -98,6 +120,44 @@ static enum status release_text(struct choice *c)
     return s;
 }
 
+/* Whether the place where the reasoning ends, or that there is none, is not known yet. */
+static bool may_reason(const struct choice *c)
+{
+    return c->reasoning && c->reasoning->end_at == UINT64_MAX &&
+           c->reasoning->state != REASONING_TEXT;
+}
+
+static enum status feed_token(struct choice *c, uint32_t id)
+{
+    struct buf *out = c->request->stopping.n_stops > 0 ? &c->held : certain(c);
+    size_t n_before = out->len;
+    enum status s = detok_feed(&c->detok, id, out);
+
+    c->n_bytes += out->len - n_before;
+    if (s == OK && may_reason(c))
+        s = buf_append(&c->token_ends, &c->n_bytes, sizeof c->n_bytes);
+    return s;
+}
+
+/* The tokens whose text begins in the reasoning. */
+static void count_thoughts(struct choice *c)
+{
+    const struct reasoning_parser *p = c->reasoning;
+    size_t n = c->token_ends.len / sizeof(uint64_t);
+    uint64_t begin = 0;
+
+    if (!p->has_begun || p->end_at == UINT64_MAX) {
+        c->n_thought_tokens = p->has_begun ? n : 0;
+        return;
+    }
+    c->n_thought_tokens = 0;
+    for (size_t i = 0; i < n && begin < p->end_at; i++) {
+        c->n_thought_tokens++;
+        memcpy(&begin, c->token_ends.data + i * sizeof begin, sizeof begin);
+    }
+    buf_fini(&c->token_ends);
+}
+
 static enum status take_token(struct choice *c, const struct server *srv, const struct params *p,
                               enum params_kind kind, uint32_t i)
 {
@@ -107,7 +167,7 @@ static enum status take_token(struct choice *c, const struct server *srv, const 
     enum status s = OK;
 
     if (in_text)
-        s = detok_feed(&c->detok, id, r->stopping.n_stops > 0 ? &c->held : certain(c));
+        s = feed_token(c, id);
     if (s == OK && p->return_token_ids)
         s = buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
     if (s == OK && p->logprobs)
@@ -200,6 +260,29 @@ static enum status take(struct choice *c, const struct server *srv, const struct
     return s == OK ? release_text(c) : s;
 }
 
+/* Tell reasoning, text and calls apart in what was read. */
+static enum status sort_out(struct choice *c, bool includes)
+{
+    struct buf *said = c->reasoning ? (c->tools ? &c->said : &c->text) : &c->raw;
+    bool is_end = c->finish != FINISH_NONE, counts = may_reason(c);
+    enum status s = OK;
+
+    if (c->reasoning) {
+        s = reasoning_parser_feed(c->reasoning, buf_str(&c->raw), c->raw.len, &c->thoughts, said);
+        if (s == OK && is_end)
+            s = reasoning_parser_finish(c->reasoning, &c->thoughts, said);
+        if (counts)
+            count_thoughts(c);
+        if (!includes)
+            buf_reset(&c->thoughts);
+    }
+    if (s == OK && c->tools)
+        s = tool_answer_feed(c->tools, buf_str(said), said->len, is_end, &c->text);
+    buf_reset(&c->raw);
+    buf_reset(&c->said);
+    return s;
+}
+
 enum status choice_take(struct choice *c, const struct server *srv, const struct params *p,
                         enum params_kind kind, uint32_t n_max)
 {
@@ -207,11 +290,8 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
     bool was_over = c->finish != FINISH_NONE;
     enum status s = take(c, srv, p, kind, n_max);
 
-    if (s == OK && c->tools && !was_over) {
-        s = tool_answer_feed(c->tools, buf_str(&c->raw), c->raw.len, c->finish != FINISH_NONE,
-                             &c->text);
-        buf_reset(&c->raw);
-    }
+    if (s == OK && (c->tools || c->reasoning) && !was_over)
+        s = sort_out(c, p->include_reasoning);
     if (s != OK || !c->citations)
         return s;
     return citations_feed(c->citations, buf_str(&c->text) + n_before, c->text.len - n_before);

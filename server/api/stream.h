@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/text/reasoning.h"
 #include "server/api/params.h"
 
 struct citations;
@@ -39,9 +40,16 @@ struct choice {
     bool began;                /* streaming: the first frame was written */
     bool ended;                /* streaming: the last frame was written */
     struct buf text;
+    struct buf thoughts;                /* the reasoning before the text, with choice_reason() */
+    uint64_t n_thought_tokens;          /* tokens of the reasoning so far, markers included */
+    struct reasoning_parser *reasoning; /* NULL: there is none */
+    struct buf token_ends;              /* of u64: bytes up to the end of each token's text, until
+                                           the reasoning's end is known */
+    uint64_t n_bytes;                   /* of text of the tokens read */
+    struct buf said;                    /* with tools: text behind the reasoning, as `raw` */
     struct tool_answer *tools;   /* reads the text for calls; NULL: not wanted. Owned; set by the
                                   owner after choice_init() */
-    struct buf raw;              /* with tools: text that was not read for calls yet */
+    struct buf raw;              /* with reasoning or tools: text that was not looked at yet */
     struct citations *citations; /* of the text; NULL: not wanted. Owned; set by the owner after
                                     choice_init() */
     struct buf ids;              /* "1,2,3", if wanted */
@@ -68,6 +76,9 @@ struct choice {
 /* Take over the reference to the request. */
 void choice_init(struct choice *c, struct request *request, const struct tokenizer *tokenizer);
 void choice_fini(struct choice *c);
+/* The answer may have reasoning. */
+NODISCARD enum status choice_reason(struct choice *c, const struct reasoning_format *format,
+                                    enum reasoning_place place);
 
 /* Read up to n_max more tokens. Answer the engine's wake-up first, so that the engine wakes the
  * connection again for anything published later. Logprobs of the prompt come first: in a stream one

@@ -25,9 +25,12 @@ struct kept {
 struct structured {
     const struct tokenizer *tokenizer;
     uint32_t n_vocab;
-    pthread_mutex_t lock; /* of all below */
-    struct grammar_vocab *vocab;
-    struct grammar_vocab *calls_vocab; /* of calls, if their special tokens are shown */
+    pthread_mutex_t lock;                               /* of all below */
+    struct grammar_vocab *vocabs[STRUCTURED_LISTS_MAX]; /* [n_vocabs] by shown tokens */
+    struct shown_list {
+        uint32_t ids[GRAMMAR_SHOWN_MAX], n;
+    } lists[STRUCTURED_LISTS_MAX];
+    uint32_t n_vocabs;
     struct kept kept[KEPT_MAX];
     uint64_t n_uses;
 };
@@ -37,8 +40,7 @@ struct wish {
     enum grammar_kind kind;
     const struct json *source;
     const char *field; /* NULL: none */
-    const uint32_t *shown;
-    uint32_t n_shown;
+    const struct structured_place *place;
 };
 
 enum status structured_create(struct structured **out, const struct tokenizer *tokenizer,
@@ -61,8 +63,8 @@ void structured_destroy(struct structured *s)
         return;
     for (uint32_t i = 0; i < KEPT_MAX; i++)
         grammar_unref(s->kept[i].grammar);
-    grammar_vocab_destroy(s->vocab);
-    grammar_vocab_destroy(s->calls_vocab);
+    for (uint32_t i = 0; i < s->n_vocabs; i++)
+        grammar_vocab_destroy(s->vocabs[i]);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -75,7 +77,9 @@ static enum status wish_for(struct wish *w, enum grammar_kind kind, const char *
     if (w->field)
         return buf_why(why, ERR_INVALID, "%s: %s asks for a form already; give one of them", field,
                        w->field);
-    *w = (struct wish){.kind = kind, .source = source, .field = field};
+    w->kind = kind;
+    w->source = source;
+    w->field = field;
     return OK;
 }
 
@@ -215,7 +219,61 @@ static void keep(struct structured *s, const uint8_t hash[HASH_BYTES], struct gr
     memcpy(s->kept[i].hash, hash, HASH_BYTES);
 }
 
+/* The vocabulary of the place, which is made if it is new. */
+static enum status vocab_of(struct structured *s, const struct structured_place *place,
+                            struct grammar_vocab **out)
+{
+    uint32_t i = 0;
+
+    ASSERT(place->n_shown <= GRAMMAR_SHOWN_MAX);
+    while (i < s->n_vocabs &&
+           (s->lists[i].n != place->n_shown ||
+            memcmp(s->lists[i].ids, place->shown, place->n_shown * sizeof *place->shown) != 0))
+        i++;
+    if (i == STRUCTURED_LISTS_MAX)
+        return ERR_INTERNAL;
+    if (i == s->n_vocabs) {
+        enum status status = grammar_vocab_create_showing(&s->vocabs[i], s->tokenizer, s->n_vocab,
+                                                          place->shown, place->n_shown);
+        if (status != OK)
+            return status;
+        s->lists[i].n = place->n_shown;
+        memcpy(s->lists[i].ids, place->shown, place->n_shown * sizeof *place->shown);
+        s->n_vocabs++;
+    }
+    *out = s->vocabs[i];
+    return OK;
+}
+
 /* --- reading --- */
+
+bool structured_allows(const struct reasoning_format *f)
+{
+    return f && !f->ends[1];
+}
+
+/* The source of a GRAMMAR_REASONED. */
+static enum status behind_reasoning(struct json **out, const struct wish *w,
+                                    const struct json *source)
+{
+    const struct reasoning_format *f = w->place->reasoning;
+    struct json *x = js_new_object();
+    enum status s = x ? OK : ERR_NOMEM;
+
+    if (s == OK)
+        s = js_set(x, "begin", js_new_string(f->begins[0], strlen(f->begins[0])));
+    if (s == OK)
+        s = js_set(x, "end", js_new_string(f->ends[0], strlen(f->ends[0])));
+    if (s == OK)
+        s = js_set(x, "kind", js_new_int((int64_t)w->kind));
+    if (s == OK && source)
+        s = js_set(x, "source", js_copy_deep(source));
+    if (s == OK)
+        *out = x;
+    else
+        js_unref(x);
+    return s;
+}
 
 static enum status hash_of(const struct wish *w, uint8_t hash[HASH_BYTES], struct buf *why)
 {
@@ -223,7 +281,10 @@ static enum status hash_of(const struct wish *w, uint8_t hash[HASH_BYTES], struc
     enum status s;
 
     buf_init(&text, SOURCE_BYTES_MAX);
-    s = buf_printf(&text, "%d", (int)w->kind);
+    s = buf_printf(&text, "%d %s ", (int)w->kind,
+                   structured_allows(w->place->reasoning) ? w->place->reasoning->name : "");
+    for (uint32_t i = 0; s == OK && i < w->place->n_shown; i++)
+        s = buf_printf(&text, "%u ", w->place->shown[i]);
     if (s == OK && w->source)
         s = js_write(&text, w->source);
     if (s == OK)
@@ -237,8 +298,9 @@ static enum status hash_of(const struct wish *w, uint8_t hash[HASH_BYTES], struc
 static enum status compile(struct grammar_vocab *vocab, const struct wish *w, struct grammar **out,
                            struct buf *why)
 {
-    struct json *parsed = NULL;
+    struct json *parsed = NULL, *behind = NULL;
     const struct json *source = w->source;
+    bool reasons = structured_allows(w->place->reasoning);
     struct buf inner;
     enum status status = OK;
 
@@ -249,12 +311,16 @@ static enum status compile(struct grammar_vocab *vocab, const struct wish *w, st
         status = js_parse_limited(&parsed, text, len, &inner_limits, &inner);
         source = parsed;
     }
+    if (status == OK && reasons)
+        status = behind_reasoning(&behind, w, source);
     if (status == OK)
-        status = grammar_create(out, vocab, w->kind, source, &inner);
+        status = grammar_create(out, vocab, reasons ? GRAMMAR_REASONED : w->kind,
+                                reasons ? behind : source, &inner);
     if (status != OK)
         buf_why(why, status, "%s: %s", w->field, buf_str(&inner));
     buf_fini(&inner);
     js_unref(parsed);
+    js_unref(behind);
     return status;
 }
 
@@ -262,16 +328,14 @@ static enum status compile(struct grammar_vocab *vocab, const struct wish *w, st
 static enum status grammar_for(struct structured *s, const struct wish *w, struct grammar **out,
                                struct buf *why)
 {
-    struct grammar_vocab **vocab = w->n_shown > 0 ? &s->calls_vocab : &s->vocab;
+    struct grammar_vocab *vocab = NULL;
     uint8_t hash[HASH_BYTES];
     enum status status = hash_of(w, hash, why);
 
     if (status != OK)
         return status;
     pthread_mutex_lock(&s->lock);
-    if (!*vocab)
-        status =
-            grammar_vocab_create_showing(vocab, s->tokenizer, s->n_vocab, w->shown, w->n_shown);
+    status = vocab_of(s, w->place, &vocab);
     struct kept *k = status == OK ? find(s, hash) : NULL;
     if (k) {
         k->used = ++s->n_uses;
@@ -283,7 +347,7 @@ static enum status grammar_for(struct structured *s, const struct wish *w, struc
         return buf_why(why, status, "%s: out of memory", w->field);
     if (*out)
         return OK;
-    status = compile(*vocab, w, out, why);
+    status = compile(vocab, w, out, why);
     if (status == OK) {
         pthread_mutex_lock(&s->lock);
         keep(s, hash, *out);
@@ -292,10 +356,11 @@ static enum status grammar_for(struct structured *s, const struct wish *w, struc
     return status;
 }
 
-enum status structured_read(struct structured *s, const struct json *body, struct grammar **out,
+enum status structured_read(struct structured *s, const struct json *body,
+                            const struct structured_place *place, struct grammar **out,
                             struct buf *why)
 {
-    struct wish w = {.field = NULL};
+    struct wish w = {.field = NULL, .place = place};
     enum status status = read_wish(&w, body, why);
 
     *out = NULL;
@@ -306,14 +371,11 @@ enum status structured_read(struct structured *s, const struct json *body, struc
     return grammar_for(s, &w, out, why);
 }
 
-enum status structured_calls(struct structured *s, const struct json *source, const uint32_t *shown,
-                             uint32_t n_shown, struct grammar **out, struct buf *why)
+enum status structured_calls(struct structured *s, const struct json *source,
+                             const struct structured_place *place, struct grammar **out,
+                             struct buf *why)
 {
-    struct wish w = {.kind = GRAMMAR_CALLS,
-                     .source = source,
-                     .field = "tools",
-                     .shown = shown,
-                     .n_shown = n_shown};
+    struct wish w = {.kind = GRAMMAR_CALLS, .source = source, .field = "tools", .place = place};
 
     *out = NULL;
     if (!s || !s->tokenizer)

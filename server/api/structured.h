@@ -17,6 +17,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "engine/grammar/grammar.h"
+#include "engine/text/reasoning.h"
 
 struct structured;
 
@@ -25,14 +26,25 @@ NODISCARD enum status structured_create(struct structured **out, const struct to
                                         uint32_t n_vocab);
 void structured_destroy(struct structured *s); /* NULL is fine */
 
+/* Where the form stands in an answer. */
+struct structured_place {
+    const struct reasoning_format *reasoning; /* may precede it; NULL: none */
+    const uint32_t *shown; /* [n_shown] special tokens that are text in the answer; a server has few
+                              such lists: STRUCTURED_LISTS_MAX */
+    uint32_t n_shown;
+};
+#define STRUCTURED_LISTS_MAX 4
+
 /* Read the fields of a body. *out: a reference for the caller, or NULL if no form is asked for. */
 NODISCARD enum status structured_read(struct structured *s, const struct json *body,
-                                      struct grammar **out, struct buf *why);
+                                      const struct structured_place *place, struct grammar **out,
+                                      struct buf *why);
 
-/* The grammar of calls of tools, by a source of tool_format_grammar(). shown[n_shown]: special
- * tokens that are text in it, the same in all calls. Words begin with "tools". */
+/* The grammar of calls of tools, by a source of tool_format_grammar(). Words begin with "tools". */
 NODISCARD enum status structured_calls(struct structured *s, const struct json *source,
-                                       const uint32_t *shown, uint32_t n_shown,
-                                       struct grammar **out, struct buf *why);
+                                       const struct structured_place *place, struct grammar **out,
+                                       struct buf *why);
+/* Whether a grammar can stand behind reasoning of this format; else it binds the whole answer. */
+bool structured_allows(const struct reasoning_format *f);
 
 #endif

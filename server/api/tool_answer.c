@@ -12,8 +12,9 @@
 struct one_call {
     char id[sizeof "call_" + ID_CHARS];
     struct buf name, arguments;
-    size_t n_sent; /* bytes of the arguments */
-    bool is_sent;  /* the id and the name */
+    size_t text_at; /* as in struct tool_call_view */
+    size_t n_sent;  /* bytes of the arguments */
+    bool is_sent;   /* the id and the name */
 };
 
 struct tool_answer {
@@ -88,7 +89,7 @@ static enum status on_call(void *ctx, const char *name, size_t len)
         t->cap = cap;
     }
     struct one_call *c = &t->calls[t->n++];
-    *c = (struct one_call){.n_sent = 0};
+    *c = (struct one_call){.text_at = t->text->len};
     make_id(c->id, t->short_ids);
     buf_init(&c->name, TOOL_NAME_BYTES_MAX + 1);
     buf_init(&c->arguments, ARGUMENTS_BYTES_MAX);
@@ -120,6 +121,18 @@ enum status tool_answer_feed(struct tool_answer *t, const char *bytes, size_t le
 uint32_t tool_answer_n_calls(const struct tool_answer *t)
 {
     return t ? t->n : 0;
+}
+
+void tool_answer_view(const struct tool_answer *t, uint32_t i, struct tool_call_view *out)
+{
+    const struct one_call *c = &t->calls[i];
+
+    *out = (struct tool_call_view){.id = c->id,
+                                   .name = &c->name,
+                                   .arguments = &c->arguments,
+                                   .text_at = c->text_at,
+                                   .is_sent = c->is_sent,
+                                   .n_sent = c->n_sent};
 }
 
 static void write_head(struct writer *w, const struct one_call *c)

@@ -23,6 +23,15 @@ NODISCARD enum status tool_answer_feed(struct tool_answer *t, const char *bytes,
 
 /* NULL: an answer without tools. */
 uint32_t tool_answer_n_calls(const struct tool_answer *t);
+/* One call. */
+struct tool_call_view {
+    const char *id;
+    const struct buf *name, *arguments;
+    size_t text_at; /* where it stands: bytes of the text, as of the feed in which it began */
+    bool is_sent;   /* the id and the name */
+    size_t n_sent;  /* bytes of the arguments */
+};
+void tool_answer_view(const struct tool_answer *t, uint32_t i, struct tool_call_view *out);
 /* Write "tool_calls": [...] with all calls. */
 void tool_answer_write(struct writer *w, const struct tool_answer *t);
 /* The same with what was not sent yet, in the shape of a stream's delta. */

@@ -184,27 +184,13 @@ static bool any_strict(const struct json *tools)
 
 /* --- use --- */
 
-/* The format's words that are special tokens of the vocabulary are text in these answers. */
-static void show_words(struct stopping *stopping, const struct server *srv,
-                       const struct tool_format *f)
-{
-    const char *const words[DETOK_SHOWN_MAX] = {f->marker, f->end};
-
-    for (size_t i = 0; srv->tokenizer && i < DETOK_SHOWN_MAX; i++) {
-        uint32_t id =
-            words[i][0] ? tokenizer_find(srv->tokenizer, words[i], strlen(words[i])) : TOKEN_NONE;
-        if (id != TOKEN_NONE && tokenizer_is_special(srv->tokenizer, id))
-            stopping->shown[stopping->n_shown++] = id;
-    }
-}
-
 static enum status make_grammar(struct grammar **out, const struct tools_use *u,
                                 const struct tool_wish *w, const struct stopping *stopping,
                                 const struct server *srv, struct buf *why)
 {
+    const struct structured_place place = {srv->reasoning, stopping->shown, stopping->n_shown};
     struct json *source = tool_format_grammar(u->format, w);
-    enum status s = source ? structured_calls(srv->structured, source, stopping->shown,
-                                              stopping->n_shown, out, why)
+    enum status s = source ? structured_calls(srv->structured, source, &place, out, why)
                            : buf_why(why, ERR_NOMEM, "out of memory");
 
     js_unref(source);
@@ -250,7 +236,8 @@ static enum status begin_use(struct tools_use *u, struct grammar **grammar,
     u->n_calls_max = parallel && !w->only ? TOOLS_MAX : 1;
     u->short_ids = srv->chat_traits.short_call_ids;
     w->many = parallel && !w->only;
-    show_words(stopping, srv, u->format);
+    stopping_show(stopping, srv->tokenizer, u->format->marker);
+    stopping_show(stopping, srv->tokenizer, u->format->end);
     /* Without a marker, text and calls cannot be told apart before the whole answer is there. */
     if (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel)))
         s = make_grammar(grammar, u, w, stopping, srv, why);

@@ -55,7 +55,7 @@ static void refuse_later(struct http_exchange *x, const char *what, uint64_t n, 
              ". Please try again in %" PRIu64 "s.",
              what, limit, n, wait_s);
     buf_init(&body, 4096);
-    enum status s = error_write(&body, ERR_BUSY, "rate_limit_exceeded", words);
+    enum status s = error_write_for(x, &body, 429, ERR_BUSY, "rate_limit_exceeded", words);
     http_set_error(x, "rate_limit_exceeded");
     add_number(x, "Retry-After", wait_s);
     http_add_header(x, "x-llm-d-request-dropped-reason", "rejected-rate-limited");

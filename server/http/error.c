@@ -52,6 +52,45 @@ enum status error_write(struct buf *out, enum status s, const char *code, const 
     return st;
 }
 
+/* Anthropic's type of an HTTP status. */
+static const char *type_of(int http)
+{
+    switch (http) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 408: return "timeout_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return http < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+enum status error_write_anthropic(struct buf *out, int http, enum status s, const char *code,
+                                  const char *words, const char *request_id)
+{
+    enum status st = buf_printf(
+        out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type_of(http));
+
+    if (st == OK)
+        st = js_write_string(out, words, strlen(words));
+    if (st == OK)
+        st = buf_printf(
+            out, ",\"details\":{\"error_code\":\"%s\"}},\"request_id\":", code ? code : code_of(s));
+    if (st == OK)
+        st = js_write_string(out, request_id, strlen(request_id));
+    return st == OK ? buf_puts(out, "}") : st;
+}
+
+enum status error_write_for(const struct http_exchange *x, struct buf *out, int http, enum status s,
+                            const char *code, const char *words)
+{
+    return http_error_form(x) == HTTP_ERRORS_ANTHROPIC
+               ? error_write_anthropic(out, http, s, code, words, http_id(x))
+               : error_write(out, s, code, words);
+}
+
 /* Default Retry-After of an HTTP status; 0: none. */
 static uint32_t retry_s_of(int http)
 {
@@ -76,7 +115,8 @@ static void reply(struct http_exchange *x, int http, enum status s, const char *
     struct buf body;
 
     buf_init(&body, ERROR_BYTES_MAX);
-    enum status st = error_write(&body, s, code, words && words[0] ? words : status_words(s));
+    enum status st =
+        error_write_for(x, &body, http, s, code, words && words[0] ? words : status_words(s));
     http_set_error(x, code ? code : code_of(s));
     if (!http_replied(x)) {
         snprintf(retry, sizeof retry, "%u", retry_s);

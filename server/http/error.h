@@ -1,4 +1,7 @@
-/* error.h - JSON errors: {"error":{"message","type","param","code"}}.
+/* error.h - JSON errors, in the form that the exchange wants (http_error_form()):
+ *
+ *   OpenAI     {"error":{"message","type","param","code"}}
+ *   Anthropic  {"type":"error","error":{"type","message","details":{"error_code"}},"request_id"}
  *
  * A message of the form "messages[2].role: expected a string" begins with a parameter's name, which
  * becomes `param`.
@@ -19,6 +22,13 @@ struct http_exchange;
 /* Append the object alone, for a stream. code NULL: the default code of the status. */
 NODISCARD enum status error_write(struct buf *out, enum status s, const char *code,
                                   const char *words);
+/* The same in Anthropic's form; http: the HTTP status, which the type follows from. */
+NODISCARD enum status error_write_anthropic(struct buf *out, int http, enum status s,
+                                            const char *code, const char *words,
+                                            const char *request_id);
+/* The same in the form that the exchange wants. */
+NODISCARD enum status error_write_for(const struct http_exchange *x, struct buf *out, int http,
+                                      enum status s, const char *code, const char *words);
 /* Answer with an error. The HTTP status follows from s; 429 and 503 get Retry-After and
  * x-llm-d-request-dropped-reason. `code`, a
  * static string, is also logged; `words` are not, because they may quote the request. */

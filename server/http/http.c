@@ -35,6 +35,8 @@ static bool is_allowed_origin(const struct http_exchange *x)
 static void add_headers(const struct http_exchange *x, struct MHD_Response *response)
 {
     MHD_add_response_header(response, "X-Request-Id", x->id);
+    if (x->error_form == HTTP_ERRORS_ANTHROPIC)
+        MHD_add_response_header(response, "request-id", x->id);
     if (x->content_type)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type);
     for (uint32_t i = 0; i < x->n_extra; i++)

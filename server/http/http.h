@@ -40,6 +40,8 @@ struct http_exchange; /* one request and its answer */
 /* The most bytes that one call of fill() may append. */
 #define HTTP_OUT_BYTES_MAX (8u << 20)
 
+enum http_error_form { HTTP_ERRORS_OPENAI, HTTP_ERRORS_ANTHROPIC };
+
 enum http_next {
     HTTP_WAIT,   /* nothing to send yet: call again after http_wake() */
     HTTP_DONE,   /* step: http_reply() was called; fill: the stream is complete */
@@ -147,6 +149,10 @@ bool http_replied(const struct http_exchange *x);
  * a static string. Only the first error code has an effect. */
 void http_set_caller(struct http_exchange *x, const char *key, const char *tenant);
 void http_set_error(struct http_exchange *x, const char *code);
+/* The form of the exchange's errors (error.h); from early() on. An exchange with Anthropic's form
+ * also has the header request-id. */
+void http_set_error_form(struct http_exchange *x, enum http_error_form form);
+enum http_error_form http_error_form(const struct http_exchange *x);
 
 /* Whether the connection is a guest: admitted although all n_connections_max are busy. Guests get
  * answers about health only. */

@@ -93,6 +93,16 @@ void http_set_error(struct http_exchange *x, const char *code)
         x->error = code;
 }
 
+void http_set_error_form(struct http_exchange *x, enum http_error_form form)
+{
+    x->error_form = form;
+}
+
+enum http_error_form http_error_form(const struct http_exchange *x)
+{
+    return x->error_form;
+}
+
 bool http_is_surplus(const struct http_exchange *x)
 {
     return x->surplus;

@@ -48,6 +48,7 @@ struct http_exchange {
     uint64_t n_sent; /* bytes of the answer's body */
     char key[HTTP_NAME_BYTES], tenant[HTTP_NAME_BYTES];
     const char *error; /* NULL: none */
+    enum http_error_form error_form;
     /* the answer */
     bool replied;
     bool queued;

@@ -94,12 +94,14 @@ class Server:
         assert all(e.startswith("data: ") for e in data), data
         return [json.loads(e[6:]) for e in data], len(comments)
 
-    def open_raw(self, path: str, body: dict[str, Any]) -> socket.socket:
+    def open_raw(self, path: str, body: dict[str, Any],
+                 headers: dict[str, str] | None = None) -> socket.socket:
         """Send a POST; return the socket, from which no byte of the answer was read."""
         data = json.dumps(body).encode()
         s = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT)
-        s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
-                  % (path.encode(), len(data), data))
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s"
+                  % (path.encode(), more.encode(), len(data), data))
         return s
 
     def metrics(self) -> dict[str, float]:

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -133,6 +134,44 @@ static void threads_do_not_change_a_bit(void **state)
     assert_same(&a, "one thread");
     answer_with(64, 3, "auto", &a);
     assert_same(&a, "three threads");
+}
+
+static void write_node(const char *dir, const char *name, const char *list)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "%s\n", list);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The second node does not exist, so the system refuses to put memory there. */
+static void memory_nodes_do_not_change_a_bit(void **state)
+{
+    char dir[] = "/tmp/tarn-nodes-XXXXXX", path[64], command[64];
+    static const char *const cpus[] = {"0", "1-1023"};
+    struct engine_config c;
+    struct engine_test t;
+    struct answer a;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    write_node(dir, "online", "0-1");
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/node%d", dir, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+        write_node(path, "cpulist", cpus[i]);
+    }
+    config(&c, 64, 4);
+    c.numa = dir;
+    engine_test_open(&t, NULL, &c);
+    keep(&a, submit(&t, 0, N_PROMPT, false));
+    engine_test_close(&t);
+    assert_same(&a, "two memory nodes");
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
 }
 
 /* Show that the comparison can fail: another KV dtype gives other bits. */
@@ -406,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_do_not_change_a_bit),
         cmocka_unit_test(threads_do_not_change_a_bit),
+        cmocka_unit_test(memory_nodes_do_not_change_a_bit),
         cmocka_unit_test(another_kv_dtype_does_change_bits),
         cmocka_unit_test(a_batch_of_32_does_not_change_a_bit),
         cmocka_unit_test(a_cache_hit_does_not_change_a_bit),

@@ -32,7 +32,7 @@ static void run_rounds(uint32_t n_threads, uint32_t n_rounds)
     struct pool *p = NULL;
     uint32_t want[2] = {0, 0};
 
-    assert_int_equal(pool_create(&p, n_threads), OK);
+    assert_int_equal(pool_create(&p, n_threads, NULL), OK);
     assert_int_equal(pool_n_threads(p), n_threads);
     s->n_threads = n_threads;
     for (uint32_t round = 0; round < n_rounds; round++) {
@@ -73,7 +73,7 @@ static void no_indices_call_nothing(void **state)
     struct pool *p = NULL;
 
     (void)state;
-    assert_int_equal(pool_create(&p, 3), OK);
+    assert_int_equal(pool_create(&p, 3, NULL), OK);
     pool_run(p, 0, 1, mark, s);
     assert_int_equal(s->n_calls, 0);
     pool_destroy(p);
@@ -86,7 +86,7 @@ static void destroy_joins_idle_sleeping_and_unused_workers(void **state)
     for (int i = 0; i < 200; i++) {
         struct pool *p = NULL;
 
-        assert_int_equal(pool_create(&p, 4), OK);
+        assert_int_equal(pool_create(&p, 4, NULL), OK);
         if (i % 8 == 0)
             usleep(2000);
         pool_destroy(p);

@@ -34,7 +34,7 @@ static void one_open(struct one *o, enum params_kind kind, const char *json)
     buf_init(&why, BUF_WHY_MAX);
     assert_ok(params_parse(&o->call.params, &t.srv, body, kind, &why));
     o->call.srv = &t.srv;
-    o->call.kind = kind;
+    o->call.shape = kind == PARAMS_CHAT ? &answer_chat : &answer_completion;
     strcpy(o->call.id, "x-1");
     o->call.created_s = 7;
     o->call.n_prompts = o->call.n_choices = 1;
@@ -50,7 +50,7 @@ static void one_open(struct one *o, enum params_kind kind, const char *json)
     while (request_finish(r) == FINISH_NONE)
         clock_sleep_ns(100000);
     assert_ok(choice_take(&o->choice, &t.srv, &o->call.params, kind, UINT32_MAX));
-    assert_ok(frame_make_head(&o->call, &o->call.frame_head));
+    assert_ok(o->call.shape->open(&o->call));
     js_unref(body);
     buf_fini(&why);
 }
@@ -76,6 +76,19 @@ static struct json *parse_frame(const struct buf *frame)
     return j;
 }
 
+/* The frame with the usage, of the last two frames. */
+static void write_usage_frame(struct one *o, struct buf *f)
+{
+    static const char done[] = "data: [DONE]\n\n";
+    size_t n = sizeof done - 1;
+
+    o->call.params.include_usage = true;
+    assert_ok(o->call.shape->finish(&o->call, f));
+    assert_true(f->len > n);
+    assert_memory_equal(f->data + f->len - n, done, n);
+    f->len -= n;
+}
+
 static struct json *choice_of(const struct json *j)
 {
     return js_at(js_get(j, "choices"), 0);
@@ -91,7 +104,7 @@ static void frames_of_a_chat_have_openais_shape(void **state)
              "{'max_tokens':3,'stream':true,'stream_options':"
              "{'include_usage':true},'logprobs':true,'top_logprobs':2}");
     buf_init(&f, 1 << 16);
-    assert_ok(frame_write_begin(&o.call, &o.choice, &f));
+    assert_ok(o.call.shape->begin(&o.call, &o.choice, &f));
     struct json *j = parse_frame(&f);
     assert_string_equal(js_string(js_get(j, "object"), NULL), "chat.completion.chunk");
     assert_string_equal(js_string(js_get(js_get(choice_of(j), "delta"), "role"), NULL),
@@ -101,7 +114,7 @@ static void frames_of_a_chat_have_openais_shape(void **state)
 
     buf_reset(&f);
     assert_true(choice_has_delta(&o.choice));
-    assert_ok(frame_write_delta(&o.call, &o.choice, &f));
+    assert_ok(o.call.shape->delta(&o.call, &o.choice, &f));
     j = parse_frame(&f);
     assert_string_equal(js_string(js_get(js_get(choice_of(j), "delta"), "content"), NULL), "abc");
     const struct json *content = js_get(js_get(choice_of(j), "logprobs"), "content");
@@ -113,13 +126,13 @@ static void frames_of_a_chat_have_openais_shape(void **state)
     buf_reset(&f);
     choice_reset_delta(&o.choice);
     assert_false(choice_has_delta(&o.choice));
-    assert_ok(frame_write_end(&o.call, &o.choice, &f));
+    assert_ok(o.call.shape->end(&o.call, &o.choice, &f));
     j = parse_frame(&f);
     assert_string_equal(js_string(js_get(choice_of(j), "finish_reason"), NULL), "length");
     js_unref(j);
 
     buf_reset(&f);
-    assert_ok(frame_write_usage(&o.call, &f));
+    write_usage_frame(&o, &f);
     j = parse_frame(&f);
     assert_int_equal(js_len(js_get(j, "choices")), 0);
     assert_int_equal(js_int(js_get(js_get(j, "usage"), "total_tokens")), 6);
@@ -137,7 +150,7 @@ static void a_whole_completion_has_openais_shape(void **state)
     (void)state;
     one_open(&o, PARAMS_COMPLETION, "{'max_tokens':4,'logprobs':1,'return_token_ids':true}");
     buf_init(&f, 1 << 16);
-    assert_ok(answer_write(&o.call, &f));
+    assert_ok(o.call.shape->whole(&o.call, &f));
     assert_ok(js_parse(&j, f.data, f.len, NULL));
     const struct json *c = choice_of(j), *lp = js_get(c, "logprobs");
     assert_string_equal(js_string(js_get(c, "text"), NULL), "abcd");
@@ -174,10 +187,10 @@ static void usage_says_which_tier_held_the_cached_tokens(void **state)
         r->n_held = i == 3 ? 96 : 160; /* what was cached before is not written */
         buf_reset(&f);
         if (i % 2 == 0) {
-            assert_ok(answer_write(&o.call, &f));
+            assert_ok(o.call.shape->whole(&o.call, &f));
             assert_ok(js_parse(&j, f.data, f.len, NULL));
         } else {
-            assert_ok(frame_write_usage(&o.call, &f));
+            write_usage_frame(&o, &f);
             j = parse_frame(&f);
         }
         const struct json *d = js_get(js_get(j, "usage"), "prompt_tokens_details");
@@ -204,7 +217,7 @@ static void a_stop_string_ends_the_text_and_is_named(void **state)
     (void)state;
     one_open(&o, PARAMS_CHAT, "{'max_tokens':20,'stop':['zz','de']}");
     buf_init(&f, 1 << 16);
-    assert_ok(answer_write(&o.call, &f));
+    assert_ok(o.call.shape->whole(&o.call, &f));
     assert_ok(js_parse(&j, f.data, f.len, NULL));
     const struct json *c = choice_of(j);
     assert_string_equal(js_string(js_get(js_get(c, "message"), "content"), NULL), "abc");
@@ -227,7 +240,7 @@ static void any_bytes_make_valid_frames(void **state)
         text[i] = (char)i;
     buf_init(&f, 1 << 16);
     assert_ok(buf_append(&o.choice.text, text, sizeof text));
-    assert_ok(frame_write_delta(&o.call, &o.choice, &f));
+    assert_ok(o.call.shape->delta(&o.call, &o.choice, &f));
     js_unref(parse_frame(&f));
     buf_fini(&f);
     one_close(&o);

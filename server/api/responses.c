@@ -1,0 +1,443 @@
+#include "server/api/responses.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/list.h"
+#include "server/auth/auth.h"
+
+#define N_BUCKETS_MAX (1u << 16)
+
+/* An event has about 300 bytes; beyond this, a stream ends without its rest. */
+#define EVENTS_BYTES_MAX ((size_t)256 << 20)
+
+struct kept {
+    struct link by_use, by_id;
+    char owner[ACCOUNT_OWNER_BYTES];
+    struct response_turn *turn; /* a reference */
+    enum response_state state;
+    bool was_background, has_events;
+    struct buf json, events;
+    uint64_t n_counted;    /* bytes of this struct and its bufs */
+    struct link followers; /* of struct response_follower */
+};
+
+struct response_follower {
+    struct link link; /* of kept->followers */
+    struct responses *responses;
+    struct kept *kept; /* NULL: the response was forgotten or deleted */
+    size_t at;         /* bytes of the events that were taken */
+    void (*wake)(void *arg);
+    void *arg;
+};
+
+struct responses {
+    pthread_mutex_t lock;
+    uint32_t n, n_max;
+    _Atomic uint64_t n_bytes; /* kept responses and their turns */
+    uint64_t bytes_max;
+    struct link by_use; /* least recently used first */
+    uint32_t n_buckets; /* a power of 2 */
+    struct link *buckets;
+};
+
+void response_make_id(char id[RESPONSE_ID_BYTES])
+{
+    uint8_t bytes[RESPONSE_ID_HEX / 2];
+
+    hash_random(bytes, sizeof bytes);
+    memcpy(id, RESPONSE_ID_PREFIX, sizeof RESPONSE_ID_PREFIX);
+    hash_hex(id + sizeof RESPONSE_ID_PREFIX - 1, bytes, sizeof bytes);
+}
+
+/* --- turns --- */
+
+static uint64_t turn_bytes(const struct response_turn *t)
+{
+    return sizeof *t + t->input.cap + t->output.cap;
+}
+
+static void count_turn(struct responses *r, struct response_turn *t)
+{
+    uint64_t n = turn_bytes(t);
+
+    atomic_fetch_add(&r->n_bytes, n - t->n_counted); /* wraps around where it shrinks */
+    t->n_counted = n;
+    t->counted_by = r;
+}
+
+enum status response_turn_create(struct response_turn **out, const char *id,
+                                 struct response_turn *previous)
+{
+    struct response_turn *t = calloc(1, sizeof *t);
+
+    *out = t;
+    if (!t) {
+        response_turn_unref(previous);
+        return ERR_NOMEM;
+    }
+    memcpy(t->id, id, strnlen(id, sizeof t->id - 1));
+    memcpy(t->root, previous ? previous->root : t->id, sizeof t->root);
+    t->previous = previous;
+    atomic_init(&t->refs, 1);
+    buf_init(&t->input, SIZE_MAX / 2);
+    buf_init(&t->output, SIZE_MAX / 2);
+    return OK;
+}
+
+struct response_turn *response_turn_ref(struct response_turn *t)
+{
+    atomic_fetch_add(&t->refs, 1);
+    return t;
+}
+
+void response_turn_unref(struct response_turn *t)
+{
+    /* A loop, because a chain may be long. */
+    while (t && atomic_fetch_sub(&t->refs, 1) == 1) {
+        struct response_turn *previous = t->previous;
+        if (t->counted_by)
+            atomic_fetch_sub(&t->counted_by->n_bytes, t->n_counted);
+        buf_fini(&t->input);
+        buf_fini(&t->output);
+        free(t);
+        t = previous;
+    }
+}
+
+/* --- lifecycle --- */
+
+enum status responses_create(struct responses **out, uint32_t n_max, uint64_t bytes_max)
+{
+    struct responses *r = calloc(1, sizeof *r);
+
+    *out = r;
+    if (!r)
+        return ERR_NOMEM;
+    pthread_mutex_init(&r->lock, NULL);
+    link_init(&r->by_use);
+    r->n_max = n_max;
+    r->bytes_max = bytes_max;
+    for (r->n_buckets = 1; r->n_buckets < n_max && r->n_buckets < N_BUCKETS_MAX;)
+        r->n_buckets *= 2;
+    r->buckets = calloc(r->n_buckets, sizeof *r->buckets);
+    for (uint32_t i = 0; r->buckets && i < r->n_buckets; i++)
+        link_init(&r->buckets[i]);
+    if (r->buckets)
+        return OK;
+    responses_destroy(r);
+    *out = NULL;
+    return ERR_NOMEM;
+}
+
+static void count_kept(struct responses *r, struct kept *k)
+{
+    uint64_t n = sizeof *k + k->json.cap + k->events.cap;
+
+    atomic_fetch_add(&r->n_bytes, n - k->n_counted);
+    k->n_counted = n;
+}
+
+/* Under the lock. */
+static void wake_followers(struct kept *k)
+{
+    for (struct link *l = k->followers.next; l != &k->followers; l = l->next) {
+        struct response_follower *f = LINK_ITEM(l, response_follower, link);
+        if (f->wake)
+            f->wake(f->arg);
+    }
+}
+
+/* Under the lock. */
+static void forget(struct responses *r, struct kept *k)
+{
+    wake_followers(k);
+    while (!link_is_empty(&k->followers)) {
+        LINK_ITEM(k->followers.next, response_follower, link)->kept = NULL;
+        link_remove(k->followers.next);
+    }
+    link_remove(&k->by_use);
+    link_remove(&k->by_id);
+    r->n--;
+    atomic_fetch_sub(&r->n_bytes, k->n_counted);
+    response_turn_unref(k->turn);
+    buf_fini(&k->json);
+    buf_fini(&k->events);
+    free(k);
+}
+
+void responses_destroy(struct responses *r)
+{
+    if (!r)
+        return;
+    while (!link_is_empty(&r->by_use))
+        forget(r, LINK_ITEM(r->by_use.next, kept, by_use));
+    free(r->buckets);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+/* --- use --- */
+
+/* Ids are random, but a client may look up any text. */
+static struct link *bucket_of(struct responses *r, const char *id)
+{
+    uint32_t hash = 2166136261u;
+
+    for (; *id; id++)
+        hash = (hash ^ (unsigned char)*id) * 16777619u;
+    return &r->buckets[hash & (r->n_buckets - 1)];
+}
+
+/* Under the lock: the owner's response, which is now the latest used one; NULL: there is none. */
+static struct kept *find(struct responses *r, const char *owner, const char *id)
+{
+    struct link *bucket = bucket_of(r, id);
+
+    for (struct link *l = bucket->next; l != bucket; l = l->next) {
+        struct kept *k = LINK_ITEM(l, kept, by_id);
+        if (strcmp(k->turn->id, id) != 0 || strcmp(k->owner, owner) != 0)
+            continue;
+        link_remove(&k->by_use);
+        link_append(&r->by_use, &k->by_use);
+        return k;
+    }
+    return NULL;
+}
+
+/* Under the lock: forget responses that do not run until the bounds hold. */
+static void shrink(struct responses *r)
+{
+    struct link *next;
+
+    for (struct link *l = r->by_use.next; l != &r->by_use; l = next) {
+        struct kept *k = LINK_ITEM(l, kept, by_use);
+        next = l->next;
+        if (r->n <= r->n_max && atomic_load(&r->n_bytes) <= r->bytes_max)
+            return;
+        if (k->state == RESPONSE_FINAL)
+            forget(r, k);
+    }
+}
+
+enum status responses_keep(struct responses *r, const char *owner, struct response_turn *turn,
+                           const struct buf *json, enum response_state state)
+{
+    struct kept *k = calloc(1, sizeof *k);
+
+    if (!k)
+        return ERR_NOMEM;
+    buf_init(&k->json, SIZE_MAX / 2);
+    buf_init(&k->events, EVENTS_BYTES_MAX);
+    link_init(&k->followers);
+    k->state = state;
+    k->was_background = state != RESPONSE_FINAL;
+    k->has_events = state == RESPONSE_STREAMING;
+    enum status s = buf_append(&k->json, buf_str(json), json->len);
+    if (s == OK && (r->n_max == 0 || sizeof *k + k->json.cap + turn_bytes(turn) > r->bytes_max))
+        s = ERR_TOO_LARGE;
+    if (s != OK) {
+        buf_fini(&k->json);
+        free(k);
+        return s;
+    }
+    memcpy(k->owner, owner, strnlen(owner, sizeof k->owner - 1));
+    k->turn = response_turn_ref(turn);
+    pthread_mutex_lock(&r->lock);
+    count_turn(r, turn);
+    count_kept(r, k);
+    link_append(&r->by_use, &k->by_use);
+    link_append(bucket_of(r, turn->id), &k->by_id);
+    r->n++;
+    shrink(r);
+    pthread_mutex_unlock(&r->lock);
+    return OK;
+}
+
+/* --- responses that run --- */
+
+/* Under the lock. */
+static struct kept *find_turn(struct responses *r, const struct response_turn *turn)
+{
+    struct link *bucket = bucket_of(r, turn->id);
+
+    for (struct link *l = bucket->next; l != bucket; l = l->next)
+        if (LINK_ITEM(l, kept, by_id)->turn == turn)
+            return LINK_ITEM(l, kept, by_id);
+    return NULL;
+}
+
+void responses_update(struct responses *r, const struct response_turn *turn, const struct buf *json)
+{
+    pthread_mutex_lock(&r->lock);
+    struct kept *k = find_turn(r, turn);
+    if (k) {
+        struct buf old = k->json;
+        buf_init(&k->json, old.max);
+        if (buf_append(&k->json, buf_str(json), json->len) == OK) {
+            buf_fini(&old);
+        } else { /* the state before stays */
+            buf_fini(&k->json);
+            k->json = old;
+        }
+        count_kept(r, k);
+        shrink(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void responses_append(struct responses *r, const struct response_turn *turn,
+                      const struct buf *events)
+{
+    pthread_mutex_lock(&r->lock);
+    struct kept *k = find_turn(r, turn);
+    if (k && k->has_events && events->len > 0) {
+        /* Clients see a gap only as the end: nothing follows what did not fit. */
+        if (buf_append(&k->events, events->data, events->len) != OK)
+            k->events.max = k->events.len;
+        count_kept(r, k);
+        wake_followers(k);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void responses_end(struct responses *r, const struct response_turn *turn)
+{
+    pthread_mutex_lock(&r->lock);
+    struct kept *k = find_turn(r, turn);
+    if (k) {
+        k->state = RESPONSE_FINAL;
+        count_turn(r, k->turn);
+        wake_followers(k);
+        shrink(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool responses_look(struct responses *r, const char *owner, const char *id,
+                    enum response_state *state, bool *was_background)
+{
+    pthread_mutex_lock(&r->lock);
+    const struct kept *k = find(r, owner, id);
+    if (k) {
+        *state = k->state;
+        *was_background = k->was_background;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return k != NULL;
+}
+
+/* --- followers --- */
+
+/* Bytes of the first n events, each of which ends with an empty line. */
+static size_t skip_events(const struct buf *events, uint64_t n)
+{
+    const char *at = buf_str(events), *end = at;
+
+    for (; n > 0 && (end = strstr(at, "\n\n")); n--)
+        at = end + 2;
+    return (size_t)(at - buf_str(events));
+}
+
+enum status responses_follow(struct response_follower **out, struct responses *r, const char *owner,
+                             const char *id, int64_t after)
+{
+    struct response_follower *f = calloc(1, sizeof *f);
+    enum status s = OK;
+
+    *out = f;
+    if (!f)
+        return ERR_NOMEM;
+    link_init(&f->link);
+    f->responses = r;
+    pthread_mutex_lock(&r->lock);
+    struct kept *k = find(r, owner, id);
+    s = !k ? ERR_NOT_FOUND : !k->has_events ? ERR_UNSUPPORTED : OK;
+    if (s == OK) {
+        f->kept = k;
+        f->at = after >= 0 ? skip_events(&k->events, (uint64_t)after + 1) : 0;
+        link_append(&k->followers, &f->link);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (s != OK) {
+        free(f);
+        *out = NULL;
+    }
+    return s;
+}
+
+void response_follower_wake(struct response_follower *f, void (*wake)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&f->responses->lock);
+    f->wake = wake;
+    f->arg = arg;
+    pthread_mutex_unlock(&f->responses->lock);
+    wake(arg);
+}
+
+enum status response_follower_take(struct response_follower *f, struct buf *out, size_t max,
+                                   bool *is_over)
+{
+    enum status s = OK;
+
+    pthread_mutex_lock(&f->responses->lock);
+    const struct kept *k = f->kept;
+    size_t n = k ? k->events.len - f->at : 0;
+    n = n < max ? n : max;
+    if (n > 0)
+        s = buf_append(out, k->events.data + f->at, n);
+    f->at += s == OK ? n : 0;
+    *is_over = !k || (k->state == RESPONSE_FINAL && f->at == k->events.len);
+    pthread_mutex_unlock(&f->responses->lock);
+    return s;
+}
+
+void response_follower_close(struct response_follower *f)
+{
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->responses->lock);
+    link_remove(&f->link);
+    pthread_mutex_unlock(&f->responses->lock);
+    free(f);
+}
+
+/* --- reading --- */
+
+struct response_turn *responses_turn(struct responses *r, const char *owner, const char *id)
+{
+    pthread_mutex_lock(&r->lock);
+    struct kept *k = find(r, owner, id);
+    struct response_turn *t = k ? response_turn_ref(k->turn) : NULL;
+    pthread_mutex_unlock(&r->lock);
+    return t;
+}
+
+enum status responses_get(struct responses *r, const char *owner, const char *id, struct buf *out)
+{
+    pthread_mutex_lock(&r->lock);
+    const struct kept *k = find(r, owner, id);
+    enum status s = k ? buf_append(out, buf_str(&k->json), k->json.len) : ERR_NOT_FOUND;
+    pthread_mutex_unlock(&r->lock);
+    return s;
+}
+
+bool responses_delete(struct responses *r, const char *owner, const char *id)
+{
+    pthread_mutex_lock(&r->lock);
+    struct kept *k = find(r, owner, id);
+    if (k)
+        forget(r, k);
+    pthread_mutex_unlock(&r->lock);
+    return k != NULL;
+}
+
+void responses_count(struct responses *r, uint32_t *n, uint64_t *bytes)
+{
+    pthread_mutex_lock(&r->lock);
+    *n = r->n;
+    *bytes = atomic_load(&r->n_bytes);
+    pthread_mutex_unlock(&r->lock);
+}
