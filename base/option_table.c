@@ -481,11 +481,16 @@ static void print_wrapped(FILE *f, const char *text)
 
 static void print_row(FILE *f, const struct option_row *row)
 {
-    char text[512], all[256] = "";
+    char text[512], all[256] = "", words[256 + 16] = "";
 
     if (row->type == OPTION_CHOICE)
         list_choices(choices_of(row), all, sizeof all, "|");
     const char *value = all[0] ? all : row->value;
+    if (strlen(row->name) + strlen(all) + sizeof "  -- " > HELP_COLUMNS) {
+        list_choices(choices_of(row), all, sizeof all, ", ");
+        snprintf(words, sizeof words, "one of %s; ", all);
+        value = "WORD";
+    }
     if (row->group)
         fprintf(f, "\n%s\n", row->group);
     int n = fprintf(f, "  --%s%s%s%s", row->type == OPTION_BOOL ? "[no-]" : "", row->name,
@@ -494,7 +499,8 @@ static void print_row(FILE *f, const struct option_row *row)
         fprintf(f, "\n%*s", HELP_INDENT, "");
     else
         fprintf(f, "%*s", HELP_INDENT - n, "");
-    snprintf(text, sizeof text, row->preset[0] ? "%s [%s]" : "%s", row->help, row->preset);
+    snprintf(text, sizeof text, row->preset[0] ? "%s%s [%s]" : "%s%s", words, row->help,
+             row->preset);
     print_wrapped(f, text);
 }
 

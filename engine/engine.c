@@ -470,7 +470,7 @@ static enum status create_tables(struct engine *e, struct buf *why)
     e->free_slots = calloc(e->n_slots, sizeof *e->free_slots);
     e->live_slots = calloc(e->n_slots, sizeof *e->live_slots);
     e->intake = calloc(e->n_slots, sizeof *e->intake);
-    if (!e->free_slots || !e->live_slots || !e->intake)
+    if (!e->free_slots || !e->live_slots || !e->intake || form_worker_create(&e->form_worker) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
     if ((s = create_sampler(e)) != OK)
         return buf_why(why, s, "out of memory for sampling");
@@ -760,6 +760,7 @@ void engine_close(struct engine *e)
     tokenizer_destroy(e->tokenizer);
     weights_free(&e->weights);
     device_close(e->device);
+    form_worker_destroy(e->form_worker);
     free(e->free_slots);
     free(e->live_slots);
     free(e->intake);

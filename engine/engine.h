@@ -248,6 +248,7 @@ struct engine_stats {
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
     uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by tier */
     uint64_t n_preemptions, n_rejected;
+    uint64_t n_mask_waits; /* tokens that waited for the mask of their form for a step or more */
     uint64_t n_query_preemptions; /* sequences that waited again because another instance did not
                                      answer a query */
     struct scheduler_stats scheduler;

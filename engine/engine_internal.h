@@ -104,8 +104,10 @@ struct engine {
     void **intake;                         /* [n_slots] */
     struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
     uint32_t n_logits_max;                 /* rows of logits at once */
-    struct sampler_candidate *candidates;  /* [max_num_seqs, V]; NULL with a device_sampler */
-    float *raw_logits;                     /* the same */
+    struct form_worker *form_worker;
+    uint32_t mask_slice;                  /* work for a row's mask in this step */
+    struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
+    float *raw_logits;                    /* the same */
     struct engine_stats live;
     struct cost_model cost;
     struct cost_profile_result profile;
@@ -201,6 +203,7 @@ bool engine_answer(struct engine *e);
 struct pick_row {
     uint32_t slot; /* PICK_NONE: the row's step failed, and it gets no token */
     uint32_t pos;  /* PICK_NEXT: the next token */
+    bool waits;    /* by pick_begin(): the mask is not there, and the row gets no token */
 };
 
 struct pick_job {

@@ -2,16 +2,17 @@
 
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "engine/run/vocab_mask.h"
 
 enum status form_open(struct form *f, struct grammar *grammar, const char *prefix,
                       const struct vocab_rules *rules, const struct stop_model *model,
-                      bool continues)
+                      struct form_worker *worker, bool continues)
 {
     size_t n_bytes = vocab_mask_n_words(model->n_vocab) * sizeof *f->mask;
     enum status s = OK;
 
-    *f = (struct form){.rules = rules, .model = model};
+    *f = (struct form){.rules = rules, .model = model, .worker = worker};
     if (!grammar && !rules->allowed && rules->n_words == 0)
         return OK;
     f->mask = malloc(n_bytes);
@@ -29,21 +30,49 @@ enum status form_open(struct form *f, struct grammar *grammar, const char *prefi
 
 void form_close(struct form *f)
 {
+    if (f->job)
+        form_job_drop(f->job);
     grammar_run_fini(&f->run);
     free(f->mask);
     free(f->words);
     *f = (struct form){0};
 }
 
-const uint32_t *form_mask(struct form *f, const uint32_t *unfinished, const uint32_t *ids,
-                          uint32_t n)
+/* The grammar's mask, or a job that makes it. */
+static enum status take_mask(struct form *f, uint32_t slice)
+{
+    const struct stop_model *m = f->model;
+    enum status s;
+
+    if (!f->worker)
+        return grammar_run_mask(&f->run, m->eos_ids, m->n_eos_ids, f->mask);
+    s = grammar_run_try_mask(&f->run, slice, m->eos_ids, m->n_eos_ids, f->mask);
+    if (s == ERR_BUSY && form_worker_add(f->worker, &f->run, &f->job) != OK)
+        s = ERR_NOMEM;
+    return s;
+}
+
+bool form_waits(struct form *f)
+{
+    if (!f->job || !form_job_is_done(f->job))
+        return f->job != NULL;
+    f->status = form_job_take(f->job, &f->run);
+    f->job = NULL;
+    return false;
+}
+
+const uint32_t *form_mask(struct form *f, uint32_t slice, const uint32_t *unfinished,
+                          const uint32_t *ids, uint32_t n)
 {
     if (!f->mask)
         return unfinished;
     uint32_t n_vocab = f->model->n_vocab;
     bool has_grammar = f->run.grammar != NULL;
-    if (has_grammar)
-        f->status = grammar_run_mask(&f->run, f->model->eos_ids, f->model->n_eos_ids, f->mask);
+    ASSERT(!f->job);
+    if (has_grammar && f->status == OK)
+        f->status = take_mask(f, slice);
+    if (f->status == ERR_BUSY)
+        return NULL;
     if (!has_grammar || f->status != OK)
         vocab_mask_allow_all(f->mask, n_vocab);
     if (f->rules->allowed)

@@ -17,7 +17,7 @@
 #ifndef TARN_ENGINE_FORM_H
 #define TARN_ENGINE_FORM_H
 
-#include "engine/grammar/grammar.h"
+#include "engine/form_worker.h"
 #include "engine/run/vocab_rules.h"
 #include "engine/stopping.h"
 
@@ -28,20 +28,29 @@ struct form {
     const struct stop_model *model; /* of the eos ids */
     uint32_t *mask;                 /* [words of the vocabulary]; NULL: any text */
     uint32_t *words;                /* [words of the vocabulary]; NULL: there are no bad words */
-    enum status status;             /* of the grammar's latest mask */
+    enum status status;             /* of the grammar's latest mask; ERR_BUSY: a job makes it */
+    struct form_worker *worker;     /* NULL: masks are computed by the caller, however long */
+    struct form_job *job;           /* NULL: none */
 };
 
 /* grammar NULL: any text. prefix: text that the grammar has read before the first token; "".
- * continues: as in detok_init(). The rules and the model are borrowed. */
+ * continues: as in detok_init(). The rules, the model and the worker are borrowed. */
 NODISCARD enum status form_open(struct form *f, struct grammar *grammar, const char *prefix,
                                 const struct vocab_rules *rules, const struct stop_model *model,
-                                bool continues);
+                                struct form_worker *worker, bool continues);
 void form_close(struct form *f); /* fine on a zeroed struct */
 /* The ids that may come behind the answer's ids [n]; NULL: all. unfinished: the mask of min_tokens
- * (NULL: none). After an error of the grammar, which form_feed() returns, the grammar's rule is
- * left out. */
-const uint32_t *form_mask(struct form *f, const uint32_t *unfinished, const uint32_t *ids,
-                          uint32_t n);
+ * (NULL: none). slice: work that the grammar's mask may take now; where it needs more, the worker
+ * computes it, form_waits() is true from then on, and the answer means nothing. After an error of
+ * the grammar, which form_feed() returns, the grammar's rule is left out. */
+const uint32_t *form_mask(struct form *f, uint32_t slice, const uint32_t *unfinished,
+                          const uint32_t *ids, uint32_t n);
+static inline bool form_has_job(const struct form *f)
+{
+    return f->job != NULL;
+}
+/* Whether the next mask is still being computed: the sequence gets no token. */
+bool form_waits(struct form *f);
 NODISCARD enum status form_feed(struct form *f, uint32_t id);
 const char *form_error(enum status s); /* words for the client */
 

@@ -317,6 +317,24 @@ void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, 
     scheduler_on_tokens(l->scheduler, item->slot, item->n_tokens, got_token, step_ns, now_ns);
 }
 
+void lineup_ran_part(struct lineup *l, uint32_t i, uint32_t n_tokens, uint64_t step_ns,
+                     uint64_t now_ns)
+{
+    const struct plan_item *item = &l->items[i];
+
+    ASSERT(n_tokens < item->n_tokens);
+    cache_seq_commit(l->seqs[item->slot].kv, n_tokens);
+    cache_seq_shrink(l->seqs[item->slot].kv);
+    scheduler_on_tokens(l->scheduler, item->slot, n_tokens, 0, step_ns, now_ns);
+}
+
+void lineup_hold(struct lineup *l, uint32_t i, uint64_t now_ns)
+{
+    lineup_ran_part(l, i, 0, 0, now_ns);
+    l->n_items--;
+    memmove(l->items + i, l->items + i + 1, (l->n_items - i) * sizeof *l->items);
+}
+
 void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns)
 {
     uint32_t slot = l->items[i].slot;

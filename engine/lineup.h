@@ -89,6 +89,11 @@ void lineup_ahead(struct lineup *l, uint64_t ends_ns);
  * the scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
 
+/* Of item i only the first n_tokens (0: none) were run, or count: the others are planned again. */
+void lineup_ran_part(struct lineup *l, uint32_t i, uint32_t n_tokens, uint64_t step_ns,
+                     uint64_t now_ns);
+/* Take item i out of the step before it runs; the items behind it move up. */
+void lineup_hold(struct lineup *l, uint32_t i, uint64_t now_ns);
 /* Item i of the step was run in vain, because attention to KV on another instance failed: give back
  * all KV of its sequence, which waits again as after a preemption. */
 void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns);

@@ -181,7 +181,7 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
         s = stop_watch_init(&q->stop, &r->stopping, &model, r->text_continues);
     if (s == OK)
         s = form_open(&q->form, r->grammar, r->grammar_prefix, &r->sampling.rules, &q->stop.model,
-                      r->text_continues);
+                      e->form_worker, r->text_continues);
     if (s != OK) {
         stop_watch_fini(&q->stop);
         sampler_state_fini(&q->sampler);
@@ -322,7 +322,7 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
         batch_add(&e->batch, q->kv, q->req->ids + f.n_computed, f.n_computed, item->n_tokens,
                   f.gives_token ? 1 : 0);
         if (f.gives_token)
-            rows[n_out++] = (struct pick_row){item->slot, PICK_NEXT};
+            rows[n_out++] = (struct pick_row){.slot = item->slot, .pos = PICK_NEXT};
     }
     return n_out;
 }
@@ -444,8 +444,8 @@ static void exclude_failed(const struct engine *e, struct pick_row *rows)
 /* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
  * prompts, which the cost model does not cover, so the model is not corrected. A step that waited
  * for other instances does not correct it either. */
-static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
-                        uint64_t began, uint64_t now)
+static void finish_step(struct engine *e, const struct pick_job *job, bool scored, uint64_t began,
+                        uint64_t now)
 {
     uint32_t o = 0, n = e->lineup.n_items;
 
@@ -461,12 +461,18 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
             o += f.gives_token;
             continue;
         }
+        if (f.gives_token && job->rows[o].waits) {
+            lineup_ran_part(&e->lineup, i, e->lineup.items[i].n_tokens - 1, now - began, now);
+            e->live.n_mask_waits++;
+            o++;
+            continue;
+        }
         lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
         note_ran(e, slot, f.n_computed + e->lineup.items[i].n_tokens, e->lineup.items[i].n_tokens);
         if (scored)
             publish_prompt_logprobs(&e->lineup.seqs[slot]);
         if (f.gives_token)
-            give_token(e, slot, tokens[o++], now);
+            give_token(e, slot, job->tokens[o++], now);
         else if (f.ends)
             end_prefill(e, slot, now);
     }
@@ -501,8 +507,18 @@ static void fail_step(struct engine *e, enum status s)
         fail_sequence(e, e->lineup.items[i].slot, s, "the device could not run this step");
 }
 
-/* Plan a step and reserve its KV. False: nothing can run now. */
-static bool begin_step(struct engine *e, uint64_t now)
+/* Take out the sequences whose next mask is still being computed. */
+static void hold_back(struct engine *e, uint64_t now)
+{
+    for (uint32_t i = e->lineup.n_items; i-- > 0;) {
+        const struct plan_item *item = &e->lineup.items[i];
+        if (effect_of(e, item).gives_token && form_waits(&e->lineup.seqs[item->slot].form))
+            lineup_hold(&e->lineup, i, now);
+    }
+}
+
+/* Plan a step and reserve its KV. False: nothing can run now. *holds: a mask is waited for. */
+static bool begin_step(struct engine *e, uint64_t now, bool *holds)
 {
     uint32_t n = lineup_begin(&e->lineup, now);
 
@@ -511,7 +527,9 @@ static bool begin_step(struct engine *e, uint64_t now)
     for (uint32_t i = 0; i < n; i++)
         if (e->lineup.items[i].is_first)
             note_admitted(e, e->lineup.items[i].slot, now);
-    return n > 0;
+    hold_back(e, now);
+    *holds = n > e->lineup.n_items;
+    return e->lineup.n_items > 0;
 }
 
 /* Run the batch through the model: pick a token for each of job->rows, and score prompts. */
@@ -553,7 +571,7 @@ static void run_step(struct engine *e, uint64_t now)
     hist_add(&e->live.step_s, seconds(now, ended));
     estimator_note_step(e->estimator, e->lineup.step_s, seconds(now, ended));
     e->live.n_steps++;
-    finish_step(e, tokens, scored, now, ended);
+    finish_step(e, &job, scored, now, ended);
 }
 
 void engine_publish_stats(struct engine *e)
@@ -600,7 +618,7 @@ void *engine_loop(void *arg)
         if (engine_answer(e))
             copying = true;
         engine_advance_contest(e);
-        bool runs = begin_step(e, now);
+        bool holds, runs = begin_step(e, now, &holds);
         bool idle = !runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0;
         if (runs)
             run_step(e, now);
@@ -612,7 +630,7 @@ void *engine_loop(void *arg)
         if (idle) {
             e->computed_ns = 0;
             /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
-            copying = copying || e->live.n_waiting > 0;
+            copying = copying || holds || e->live.n_waiting > 0;
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
         }
     }

@@ -121,6 +121,8 @@ static enum status open_cpu(struct device *d, const struct device_config *config
     if (cpu_init(&d->cpu, config, n_threads) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory for %u compute threads and their scratch",
                        n_threads);
+    /* As measured on a core with AMX, and on one without. */
+    d->cpu.fetch = strcmp(v->name, "amx") == 0 ? CPU_FETCH_QUARTERS : CPU_FETCH_AHEAD;
     if (d->cpu.numa.n_nodes > 1)
         log_event(LOG_INFO, "threads and weights are spread over memory nodes",
                   "nodes=%u threads=%u", d->cpu.numa.n_nodes, n_threads);

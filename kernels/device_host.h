@@ -10,14 +10,15 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* From this size on an allocation is a mapping of its own, aligned so that huge pages can back
- * it. */
-#define HOST_MEMORY_MAP_BYTES ((size_t)4 << 20)
+/* From this size on an allocation has whole pages of its own, which are parts of huge ones. */
+#define HOST_MEMORY_MAP_BYTES ((size_t)128 << 10)
 
 struct host_block;
+struct host_slab;
 
 struct host_memory {
     pthread_mutex_t lock;
+    struct host_slab *slab;    /* the newest; NULL: none */
     struct host_block *blocks; /* all live allocations */
 };
 

@@ -319,6 +319,13 @@ struct sample_bias {
     float bias;
 };
 
+/* What the range of a row's mask holds. Pairs are (index, word), by ascending index. */
+enum sample_mask {
+    SAMPLE_MASK_ALL,     /* all ceil(V / 32) words */
+    SAMPLE_MASK_FORBIDS, /* pairs of the words that forbid an id */
+    SAMPLE_MASK_ALLOWS   /* pairs of the words that allow an id */
+};
+
 /* How one row's token is chosen; meaning and order of the fields are engine/run/sampler.h's. */
 struct sample_row {
     uint64_t seed;
@@ -328,15 +335,14 @@ struct sample_row {
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty;
-    uint32_t seen0, n_seen;  /* range of `seen` */
-    uint32_t bias0, n_bias;  /* range of `bias` */
-    uint32_t mask0, n_mask;  /* range of `mask`; n_mask 0: every id is allowed */
-    uint32_t mask_is_sparse; /* the range holds pairs (index, word) of the words that forbid an
-                                   id; else all ceil(V / 32) words */
-    uint32_t lowest_masked;  /* the lowest forbidden id, where n_mask > 0 */
-    uint32_t raw0;           /* range of `raw`: n_seen + n_bias, and 1 where n_mask > 0 */
-    uint32_t want_logprob;   /* 0 or 1 */
-    uint32_t n_logprobs;     /* at most n_top */
+    uint32_t seen0, n_seen; /* range of `seen` */
+    uint32_t bias0, n_bias; /* range of `bias` */
+    uint32_t mask0, n_mask; /* range of `mask`; n_mask 0: every id is allowed */
+    enum sample_mask mask_form;
+    uint32_t lowest_masked; /* the lowest forbidden id, where n_mask > 0 */
+    uint32_t raw0;          /* range of `raw`: n_seen + n_bias, and 1 where n_mask > 0 */
+    uint32_t want_logprob;  /* 0 or 1 */
+    uint32_t n_logprobs;    /* at most n_top */
 };
 
 struct sample_top {

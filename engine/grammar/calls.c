@@ -2,8 +2,10 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "engine/grammar/front.h"
 
+#define WORD_CHARS_MAX 64u
 #define REASONING_SPACES_MAX 4u /* behind the end of reasoning */
 
 static const char *text_of(const struct json *object, const char *key)
@@ -20,8 +22,8 @@ static bool is_on(const struct json *object, const char *key)
     return js_is(v, JS_BOOL) && js_bool(v);
 }
 
-static enum status read_call(struct exprs *e, const struct json *call, uint32_t *out,
-                             struct buf *why)
+static enum status read_call(struct exprs *e, const struct json *call, const struct json *style,
+                             uint32_t *out, struct buf *why)
 {
     const struct json *schema = js_get_set(call, "schema");
     uint32_t value = EXPR_FAILED, rule = expr_new_rule(e);
@@ -29,7 +31,9 @@ static enum status read_call(struct exprs *e, const struct json *call, uint32_t 
     enum status s = OK;
 
     buf_init(&inner, BUF_WHY_MAX / 2);
-    if (schema)
+    if (style)
+        s = front_arguments(e, schema, style, &value, &inner);
+    else if (schema)
         s = front_json_schema(e, schema, &value, &inner);
     else
         value = front_json_object(e);
@@ -44,37 +48,43 @@ static enum status read_call(struct exprs *e, const struct json *call, uint32_t 
     return OK;
 }
 
-/* Any character but these, of ASCII. */
-static uint32_t other_than(struct exprs *e, char a, char b)
+/* Any character but these. */
+static uint32_t other_than(struct exprs *e, uint32_t a, uint32_t b)
 {
-    struct code_range ranges[2] = {{(uint8_t)a, (uint8_t)a}, {(uint8_t)b, (uint8_t)b}};
+    uint32_t low = a < b ? a : b, high = a < b ? b : a;
+    struct code_range ranges[2] = {{low, low}, {high, high}};
 
-    if (a > b) {
-        ranges[0] = (struct code_range){(uint8_t)b, (uint8_t)b};
-        ranges[1] = (struct code_range){(uint8_t)a, (uint8_t)a};
-    }
     return expr_class(e, ranges, a == b ? 1 : 2, true);
 }
 
-/* A text without the marker. The marker's first byte comes in the marker once: so wherever that
- * byte comes in the text, some of the marker may follow, then another byte or the end, but not the
- * whole marker. */
-static uint32_t text_without(struct exprs *e, const char *marker)
+/* The word's first character comes in the word once: so wherever that character comes in the text,
+ * some of the word may follow, then another character or the end, but not the whole word. */
+uint32_t front_text_without(struct exprs *e, const char *word)
 {
-    size_t n = strlen(marker);
-    uint32_t plain = expr_repeat(e, other_than(e, marker[0], marker[0]), 0, EXPR_MANY);
-    uint32_t part = expr_empty(e);
+    uint32_t codes[WORD_CHARS_MAX] = {0}, n = 0, plain, part;
+    size_t starts[WORD_CHARS_MAX], len = strlen(word);
 
-    for (size_t j = n - 1; j >= 1; j--) {
-        /* marker[0..j) was written: it ends here, or goes on with marker[j] unless that is the
-         * last one, or with another byte. */
-        uint32_t off = expr_seq(e, other_than(e, marker[0], marker[j]), plain);
+    for (size_t at = 0; at < len; n++) {
+        size_t n_bytes = n < WORD_CHARS_MAX ? utf8_decode(word + at, len - at, &codes[n]) : 0;
+        if (n_bytes == 0)
+            return expr_fail(e, ERR_INTERNAL);
+        starts[n] = at;
+        at += n_bytes;
+    }
+    plain = expr_repeat(e, other_than(e, codes[0], codes[0]), 0, EXPR_MANY);
+    part = expr_empty(e);
+    for (uint32_t j = n; j-- > 1;) {
+        /* The first j characters were written: that ends here, or goes on with the next one unless
+         * that is the last one, or with another character. */
+        uint32_t off = expr_seq(e, other_than(e, codes[0], codes[j]), plain);
         uint32_t more = expr_alt(e, expr_empty(e), off);
         if (j + 1 < n)
-            more = expr_alt(e, more, expr_seq(e, expr_text(e, marker + j, 1), part));
+            more = expr_alt(
+                e, more,
+                expr_seq(e, expr_text(e, word + starts[j], starts[j + 1] - starts[j]), part));
         part = more;
     }
-    part = expr_seq(e, expr_text(e, marker, 1), part);
+    part = expr_seq(e, expr_text(e, word, n > 1 ? starts[1] : len), part);
     return expr_seq(e, plain, expr_repeat(e, part, 0, EXPR_MANY));
 }
 
@@ -86,7 +96,7 @@ static bool is_once(const char *marker)
 uint32_t front_reasoning(struct exprs *e, const char *begin, const char *end)
 {
     static const struct code_range spaces[] = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
-    uint32_t x = expr_seq3(e, expr_cstr(e, begin), text_without(e, end), expr_cstr(e, end));
+    uint32_t x = expr_seq3(e, expr_cstr(e, begin), front_text_without(e, end), expr_cstr(e, end));
     uint32_t space = expr_class(e, spaces, ARRAY_SIZE(spaces), false);
 
     x = expr_seq(e, x, expr_repeat(e, space, 0, REASONING_SPACES_MAX));
@@ -116,7 +126,7 @@ enum status front_calls(struct exprs *e, const struct json *source, uint32_t *ou
     uint32_t any = EXPR_FAILED, rule = expr_new_rule(e), x;
 
     for (size_t i = 0; i < js_len(calls); i++) {
-        enum status s = read_call(e, js_at(calls, i), &x, why);
+        enum status s = read_call(e, js_at(calls, i), js_get(source, "style"), &x, why);
         if (s != OK)
             return s;
         any = i == 0 ? x : expr_alt(e, any, x);
@@ -135,6 +145,6 @@ enum status front_calls(struct exprs *e, const struct json *source, uint32_t *ou
     }
     x = expr_seq(e, x, expr_cstr(e, text_of(source, "close")));
     if (is_on(source, "free"))
-        x = expr_seq(e, text_without(e, marker), expr_alt(e, expr_empty(e), x));
+        x = expr_seq(e, front_text_without(e, marker), expr_alt(e, expr_empty(e), x));
     return read_form(e, js_get_set(source, "form"), x, out, why);
 }

@@ -3,14 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
+
 #define NODES_MAX (1u << 20)
 #define CONFIGS_MAX (1u << 18)
-#define LARGE_BYTES ((size_t)48 << 20)
-#define BYTES_MAX ((size_t)96 << 20)
-#define WAYS_MAX 4096u    /* of one configuration */
-#define DEPTH_MAX 512u    /* of calls */
-#define BUDGET 2000000u   /* states looked at: some 50 ms */
-#define WAYS_PER_UNIT 16u /* ways that are tried with a byte, at the price of one state */
+#define LARGE_BYTES ((size_t)16 << 20)
+#define BYTES_MAX ((size_t)64 << 20)
+#define WAYS_MAX 4096u       /* of one configuration */
+#define DEPTH_MAX 512u       /* of calls */
+#define STEP_WORK_MAX 60000u /* states of one step: some 1.5 ms; fits into struct step */
+#define WAYS_PER_UNIT 16u    /* ways that are tried with a byte, at the price of one state */
 #define UNKNOWN UINT32_MAX
 #define BOTTOM 0u /* the stack below the first rule */
 
@@ -28,6 +30,12 @@ struct config {
     bool accepts;
 };
 
+struct step {
+    uint32_t to;    /* UNKNOWN: not computed yet */
+    uint16_t work;  /* states looked at to compute it */
+    uint16_t round; /* the question that counted it last */
+};
+
 /* Numbers by hash, with open addressing. */
 struct table {
     uint32_t *slots; /* [mask + 1]; UNKNOWN: empty */
@@ -42,7 +50,7 @@ struct machine {
     uint32_t n_configs, configs_cap;
     uint32_t *ways; /* [n_ways] of all configurations */
     uint32_t n_ways, ways_cap;
-    uint32_t *steps; /* [n_steps] */
+    struct step *steps; /* [n_steps] */
     uint32_t n_steps, steps_cap;
     struct table node_table, config_table;
     size_t n_bytes;
@@ -55,7 +63,11 @@ struct machine {
     uint32_t found[WAYS_MAX];
     uint32_t n_found;
     bool accepts;
-    uint32_t budget;
+    uint32_t step_work;
+    /* The question that is being answered. */
+    uint16_t question;
+    uint32_t work, n_spent, slice;
+    bool is_full;
 };
 
 /* --- memory --- */
@@ -65,14 +77,18 @@ static enum status grow(struct machine *m, void **v, uint32_t n, uint32_t *cap, 
 {
     uint32_t to = *cap ? *cap : 256;
 
-    if (n_more > n_max - n)
+    if (n_more > n_max - n) {
+        m->is_full = true;
         return ERR_TOO_LARGE;
+    }
     if (n + n_more <= *cap)
         return OK;
     while (to < n + n_more)
         to *= 2;
-    if (m->n_bytes + (size_t)(to - *cap) * size > BYTES_MAX)
+    if (m->n_bytes + (size_t)(to - *cap) * size > BYTES_MAX) {
+        m->is_full = true;
         return ERR_TOO_LARGE;
+    }
     void *p = realloc(*v, to * size);
     if (!p)
         return ERR_NOMEM;
@@ -180,11 +196,11 @@ static enum status node_of(struct machine *m, uint32_t state, uint32_t below, ui
 static enum status push(struct machine *m, uint32_t state, uint32_t below)
 {
     uint32_t node;
-    enum status s = m->budget ? node_of(m, state, below, &node) : ERR_TOO_LARGE;
+    enum status s = m->step_work < STEP_WORK_MAX ? node_of(m, state, below, &node) : ERR_TOO_LARGE;
 
     if (s != OK || m->seen[node] == m->round)
         return s;
-    m->budget--;
+    m->step_work++;
     m->seen[node] = m->round;
     s = grow(m, (void **)&m->todo, m->n_todo, &m->todo_cap, 1, NODES_MAX, sizeof *m->todo);
     if (s == OK)
@@ -242,7 +258,7 @@ static int ascending(const void *a, const void *b)
 static void begin_config(struct machine *m)
 {
     m->round++;
-    m->n_todo = m->n_found = 0;
+    m->n_todo = m->n_found = m->step_work = 0;
     m->accepts = false;
 }
 
@@ -286,22 +302,28 @@ static enum status end_config(struct machine *m, uint32_t *out)
     return OK;
 }
 
-static enum status compute_step(struct machine *m, uint32_t config, uint8_t byte, uint32_t *out)
+/* The state count of a step is a property of its configuration and byte alone. */
+static enum status compute_step(struct machine *m, uint32_t config, uint8_t byte, struct step *out)
 {
     enum status s = OK;
+    uint32_t to = MACHINE_DEAD;
 
-    uint32_t price = m->configs[config].n / WAYS_PER_UNIT;
-    if (price > m->budget)
-        return ERR_TOO_LARGE;
-    m->budget -= price;
+    if (m->n_spent >= m->slice)
+        return ERR_BUSY;
     begin_config(m);
+    m->step_work = m->configs[config].n / WAYS_PER_UNIT;
     for (uint32_t i = 0; s == OK && i < m->configs[config].n; i++) {
         struct node n = m->nodes[m->ways[m->configs[config].first + i]];
         const struct state *x = &m->st->v[n.state];
         if (byte_set_has(&m->st->sets[x->a], byte))
             s = push(m, x->b, n.below);
     }
-    return s == OK ? end_config(m, out) : s;
+    if (s == OK)
+        s = end_config(m, &to);
+    m->n_spent += m->step_work + 1;
+    if (s == OK)
+        *out = (struct step){to, (uint16_t)(m->step_work + 1), 0};
+    return s;
 }
 
 enum status machine_step(struct machine *m, uint32_t config, uint8_t byte, uint32_t *out)
@@ -314,20 +336,90 @@ enum status machine_step(struct machine *m, uint32_t config, uint8_t byte, uint3
                  sizeof *m->steps);
         if (s != OK)
             return s;
-        memset(m->steps + m->n_steps, 0xff, n * sizeof *m->steps);
+        for (uint32_t i = 0; i < n; i++)
+            m->steps[m->n_steps + i] = (struct step){.to = UNKNOWN};
         m->configs[config].next = m->n_steps;
         m->n_steps += n;
     }
-    uint32_t at = m->configs[config].next + class;
-    if (m->steps[at] == UNKNOWN) {
-        uint32_t to;
-        s = compute_step(m, config, byte, &to);
-        if (s != OK)
-            return s;
-        m->steps[at] = to;
+    struct step *step = &m->steps[m->configs[config].next + class];
+    if (step->to == UNKNOWN && (s = compute_step(m, config, byte, step)) != OK)
+        return s;
+    if (step->round != m->question) {
+        step->round = m->question;
+        m->work += step->work;
+        if (m->work > MACHINE_WORK_MAX)
+            return ERR_TOO_LARGE;
     }
-    *out = m->steps[at];
+    *out = step->to;
     return OK;
+}
+
+void machine_ask(struct machine *m, uint32_t slice)
+{
+    m->work = m->n_spent = 0;
+    m->slice = slice;
+    m->is_full = false;
+    if (++m->question != 0)
+        return;
+    for (uint32_t i = 0; i < m->n_steps; i++)
+        m->steps[i].round = 0;
+    m->question = 1;
+}
+
+enum status machine_spend(struct machine *m, uint32_t n)
+{
+    m->n_spent += n;
+    return m->n_spent >= m->slice ? ERR_BUSY : OK;
+}
+
+uint32_t machine_work(const struct machine *m)
+{
+    return m->work;
+}
+
+bool machine_is_full(const struct machine *m)
+{
+    return m->is_full;
+}
+
+/* --- configurations of another machine --- */
+
+/* Copy node `from`, whose lower nodes were copied already. copies [nodes of `other`] are new
+ * numbers, BOTTOM where there is none yet. */
+static enum status copy_node(struct machine *m, const struct machine *other, uint32_t from,
+                             uint32_t *copies)
+{
+    uint32_t path[DEPTH_MAX + 2], n = 0;
+    enum status s = OK;
+
+    for (uint32_t i = from; i != BOTTOM && copies[i] == BOTTOM; i = other->nodes[i].below)
+        path[n++] = i;
+    while (s == OK && n > 0) {
+        const struct node *x = &other->nodes[path[--n]];
+        s = node_of(m, x->state, x->below == BOTTOM ? BOTTOM : copies[x->below], &copies[path[n]]);
+    }
+    return s;
+}
+
+enum status machine_import(struct machine *m, const struct machine *other, uint32_t config,
+                           uint32_t *out)
+{
+    const struct config *c = &other->configs[config];
+    uint32_t *copies = calloc(other->n_nodes, sizeof *copies);
+    enum status s = copies ? OK : ERR_NOMEM;
+
+    ASSERT(m->st == other->st && m != other);
+    begin_config(m);
+    for (uint32_t i = 0; s == OK && i < c->n; i++) {
+        uint32_t from = other->ways[c->first + i];
+        s = copy_node(m, other, from, copies);
+        m->found[m->n_found++] = copies[from];
+    }
+    m->accepts = c->accepts;
+    if (s == OK)
+        s = end_config(m, out);
+    free(copies);
+    return s;
 }
 
 bool machine_accepts(const struct machine *m, uint32_t config)
@@ -389,18 +481,13 @@ enum status machine_create(struct machine **out, const struct states *st)
     if (!m)
         return ERR_NOMEM;
     m->st = st;
-    m->budget = BUDGET;
+    machine_ask(m, UINT32_MAX);
     s = begin(m);
     if (s == OK)
         *out = m;
     else
         machine_destroy(m);
     return s;
-}
-
-void machine_renew_budget(struct machine *m)
-{
-    m->budget = BUDGET;
 }
 
 void machine_destroy(struct machine *m)

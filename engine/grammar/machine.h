@@ -5,11 +5,18 @@
  * are remembered, so a grammar becomes a deterministic machine as texts visit it. A stack shares
  * its lower part with other stacks (Tomita, "Efficient parsing for natural language", 1985).
  *
+ * Work is counted in states, in two ways. The work of a question, such as one mask, is what a new
+ * machine would need for it: every step that was taken counts once, whether or not it is remembered
+ * from earlier. So the bound MACHINE_WORK_MAX depends on the configuration that the question begins
+ * with, and on nothing that other texts did. A slice bounds the states that are really looked at:
+ * ERR_BUSY means that the question is to be asked again, and goes on from what is remembered.
+ *
  * Owns    configurations and stacks until machine_destroy(); borrows the states.
  * Thread  one at a time.
- * Errors  ERR_TOO_LARGE the machine is full, a text can be read in too many ways, or the budget is
- *         used up; ERR_NOMEM.
- * Units   configurations. */
+ * Errors  ERR_TOO_LARGE a text can be read in too many ways, or the question needs too much work;
+ *         the same with machine_is_full(): a new machine may have room. ERR_BUSY the slice is used
+ *         up. ERR_NOMEM.
+ * Units   configurations; states of work, some 25 ns each. */
 #ifndef TARN_ENGINE_GRAMMAR_MACHINE_H
 #define TARN_ENGINE_GRAMMAR_MACHINE_H
 
@@ -17,14 +24,23 @@
 
 #define MACHINE_DEAD 0u  /* no text that goes on from here is in the grammar */
 #define MACHINE_FIRST 1u /* the configuration of the empty text */
+#define MACHINE_WORK_MAX 1000000u
 
 struct machine;
 
 NODISCARD enum status machine_create(struct machine **out, const struct states *st);
 void machine_destroy(struct machine *m); /* NULL is fine */
-/* Bound the work until the next call: ERR_TOO_LARGE when it is used up. A new machine has one
- * budget. */
-void machine_renew_budget(struct machine *m);
+/* Begin a question. slice UINT32_MAX: without a bound. */
+void machine_ask(struct machine *m, uint32_t slice);
+/* Count other work of the question into its slice. */
+NODISCARD enum status machine_spend(struct machine *m, uint32_t n);
+/* The work of the question so far. */
+uint32_t machine_work(const struct machine *m);
+/* Whether the question failed because there was no room left. */
+bool machine_is_full(const struct machine *m);
+/* The configuration of another machine of the same states, in this machine. */
+NODISCARD enum status machine_import(struct machine *m, const struct machine *other,
+                                     uint32_t config, uint32_t *out);
 /* The configuration after one more byte. */
 NODISCARD enum status machine_step(struct machine *m, uint32_t config, uint8_t byte, uint32_t *out);
 /* Whether the text is complete there, and whether a byte may follow. */

@@ -15,6 +15,14 @@ static int by_bytes(const void *a, const void *b)
     return order ? order : (x->id > y->id) - (x->id < y->id);
 }
 
+static bool is_sorted(const struct token_bytes *tokens, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++)
+        if (by_bytes(&tokens[i - 1], &tokens[i]) > 0)
+            return false;
+    return true;
+}
+
 static uint32_t common(const struct token_bytes *a, const struct token_bytes *b)
 {
     uint32_t n = 0;
@@ -63,7 +71,7 @@ enum status token_tree_build(struct token_tree *t, struct token_bytes *tokens, u
     for (uint32_t i = 0; i < n; i++)
         if (tokens[i].len > 0 && tokens[i].len <= TOKEN_BYTES_MAX)
             tokens[n_kept++] = tokens[i];
-    if (n_kept > 0)
+    if (!is_sorted(tokens, n_kept))
         qsort(tokens, n_kept, sizeof *tokens, by_bytes);
     for (uint32_t i = 0; i < n_kept; i++)
         n_nodes += tokens[i].len - (i ? common(&tokens[i - 1], &tokens[i]) : 0);

@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
+#define LOOP_WISHES_MIN 16u /* masks without a set, before it is built */
+
 static bool is_shown(const struct grammar_vocab *v, uint32_t id)
 {
     for (uint32_t i = 0; i < v->n_shown; i++)
@@ -30,9 +32,11 @@ static struct token_bytes *collect(const struct grammar_vocab *v, bool is_first,
                                    const struct loop_set *set, uint32_t *mask, uint32_t *n)
 {
     struct token_bytes *all = malloc((v->n_vocab + 1) * sizeof *all);
+    uint32_t n_all = set ? v->tree.n_ids : v->n_vocab;
 
     *n = 0;
-    for (uint32_t id = 0; all && id < v->n_vocab; id++) {
+    for (uint32_t i = 0; all && i < n_all; i++) {
+        uint32_t id = set ? v->tree.ids[i] : i; /* the tree's ids are sorted already */
         size_t len;
         const char *bytes = vocab_bytes(v, id, is_first, &len);
         if (len == 0 || len > TOKEN_BYTES_MAX)
@@ -78,6 +82,29 @@ uint32_t vocab_loop_chars(uint32_t n)
     return 0;
 }
 
+static void free_loop(struct vocab_loop *l)
+{
+    if (!l)
+        return;
+    free(l->mask);
+    token_tree_fini(&l->others);
+    free(l);
+}
+
+static struct vocab_loop *make_loop(struct grammar_vocab *v, const struct loop_set *set)
+{
+    struct vocab_loop *l = calloc(1, sizeof *l);
+
+    if (!l)
+        return NULL;
+    l->set = *set;
+    l->mask = calloc(v->n_words + 1, sizeof *l->mask);
+    if (l->mask && build(v, false, set, l->mask, &l->others) == OK)
+        return l;
+    free_loop(l);
+    return NULL;
+}
+
 /* Make the loop sets of JSON strings now, as answers wait for masks. */
 static void make_usual_loops(struct grammar_vocab *v)
 {
@@ -88,7 +115,9 @@ static void make_usual_loops(struct grammar_vocab *v)
             byte_set_add(&set.ascii, (uint8_t)b);
     for (uint32_t i = 0; i < VOCAB_LOOP_LENGTHS; i++) {
         set.chars_max = loop_chars[i];
-        (void)vocab_loop(v, &set);
+        struct vocab_loop *made = make_loop(v, &set);
+        if (made)
+            v->loops[v->n_loops++] = made;
     }
 }
 
@@ -126,15 +155,6 @@ enum status grammar_vocab_create_showing(struct grammar_vocab **out, const struc
     return s;
 }
 
-static void free_loop(struct vocab_loop *l)
-{
-    if (!l)
-        return;
-    free(l->mask);
-    token_tree_fini(&l->others);
-    free(l);
-}
-
 void grammar_vocab_destroy(struct grammar_vocab *v)
 {
     if (!v)
@@ -147,31 +167,62 @@ void grammar_vocab_destroy(struct grammar_vocab *v)
     free(v);
 }
 
-static struct vocab_loop *make_loop(struct grammar_vocab *v, const struct loop_set *set)
+static bool equals(const struct loop_set *a, const struct loop_set *b)
 {
-    struct vocab_loop *l = calloc(1, sizeof *l);
+    return memcmp(&a->ascii, &b->ascii, sizeof a->ascii) == 0 && a->others == b->others &&
+           a->chars_max == b->chars_max;
+}
 
-    if (!l)
-        return NULL;
-    l->set = *set;
-    l->mask = calloc(v->n_words + 1, sizeof *l->mask);
-    if (l->mask && build(v, false, set, l->mask, &l->others) == OK)
-        return l;
-    free_loop(l);
+static const struct vocab_loop *find(const struct grammar_vocab *v, const struct loop_set *set)
+{
+    for (uint32_t i = 0; i < v->n_loops; i++)
+        if (equals(&v->loops[i]->set, set))
+            return v->loops[i];
     return NULL;
 }
 
-const struct vocab_loop *vocab_loop(struct grammar_vocab *v, const struct loop_set *set)
+/* The wish for a set, which takes the place of the one that was wanted least. */
+static struct vocab_wish *wish_for(struct grammar_vocab *v, const struct loop_set *set)
 {
-    struct vocab_loop *found = NULL;
+    struct vocab_wish *least = NULL;
+
+    for (uint32_t i = 0; i < VOCAB_WISHES_MAX; i++) {
+        struct vocab_wish *w = &v->wishes[i];
+        if (w->n > 0 && equals(&w->set, set))
+            return w;
+        if (!w->is_building && (!least || w->n < least->n))
+            least = w;
+    }
+    if (least)
+        *least = (struct vocab_wish){.set = *set};
+    return least;
+}
+
+enum status vocab_loop(struct grammar_vocab *v, const struct loop_set *set, bool may_build,
+                       const struct vocab_loop **out)
+{
+    struct vocab_loop *made = NULL;
+    struct vocab_wish *w = NULL;
 
     pthread_mutex_lock(&v->lock);
-    for (uint32_t i = 0; i < v->n_loops && !found; i++)
-        if (memcmp(&v->loops[i]->set.ascii, &set->ascii, sizeof set->ascii) == 0 &&
-            v->loops[i]->set.others == set->others && v->loops[i]->set.chars_max == set->chars_max)
-            found = v->loops[i];
-    if (!found && v->n_loops < VOCAB_LOOPS_MAX && (found = make_loop(v, set)))
-        v->loops[v->n_loops++] = found;
+    *out = find(v, set);
+    if (!*out && v->n_loops < VOCAB_LOOPS_MAX)
+        w = wish_for(v, set);
+    bool builds = w && !w->is_building && w->n++ >= LOOP_WISHES_MIN;
+    if (builds && may_build)
+        w->is_building = true;
     pthread_mutex_unlock(&v->lock);
-    return found;
+    if (!builds)
+        return OK;
+    if (!may_build)
+        return ERR_BUSY;
+    made = make_loop(v, set);
+    pthread_mutex_lock(&v->lock);
+    *w = (struct vocab_wish){.n = 0};
+    if (made && v->n_loops < VOCAB_LOOPS_MAX)
+        *out = v->loops[v->n_loops++] = made;
+    else
+        free_loop(made);
+    pthread_mutex_unlock(&v->lock);
+    return OK;
 }

@@ -24,6 +24,14 @@ struct vocab_loop {
     struct token_tree others;
 };
 
+/* A set that has no tree yet: building one pays where many masks use it. */
+struct vocab_wish {
+    struct loop_set set;
+    uint32_t n; /* masks that wanted it; 0: free */
+    bool is_building;
+};
+#define VOCAB_WISHES_MAX 64u
+
 struct grammar_vocab {
     const struct tokenizer *tokenizer;
     uint32_t n_vocab, n_words;
@@ -33,12 +41,15 @@ struct grammar_vocab {
     pthread_mutex_t lock;    /* of the loops */
     struct vocab_loop *loops[VOCAB_LOOPS_MAX]; /* [n_loops] never freed before the end */
     uint32_t n_loops;
+    struct vocab_wish wishes[VOCAB_WISHES_MAX];
 };
 
 /* The largest chars_max of loop sets that is not above n; 0: none. */
 uint32_t vocab_loop_chars(uint32_t n);
-/* The loop set's tokens; NULL: there is no room for one more set, or no memory. */
-const struct vocab_loop *vocab_loop(struct grammar_vocab *v, const struct loop_set *set);
+/* The loop set's tokens. *out NULL: masks of this set are rare, or there is no room for one more
+ * set. ERR_BUSY: the set is worth building, which may_build allows. */
+NODISCARD enum status vocab_loop(struct grammar_vocab *v, const struct loop_set *set,
+                                 bool may_build, const struct vocab_loop **out);
 /* The bytes of a token that may come in an answer with a grammar; length 0: it may not. */
 const char *vocab_bytes(const struct grammar_vocab *v, uint32_t id, bool is_first, size_t *len);
 

@@ -201,42 +201,53 @@ static void *take(struct device_sampler *ds, size_t n_bytes, size_t element, uin
 
 /* How a row's mask is laid out. */
 struct mask_form {
-    uint32_t n;      /* entries of `mask`; 0: no id is forbidden */
-    bool is_sparse;  /* pairs of index and word, else all words */
+    uint32_t n; /* entries of `mask`; 0: no id is forbidden */
+    enum sample_mask form;
     uint32_t lowest; /* forbidden id */
 };
 
 static struct mask_form mask_form_of(const uint32_t *mask, uint32_t n_vocab)
 {
-    uint32_t n_all = vocab_mask_n_words(n_vocab), n = 0, first = 0;
+    uint32_t n_all = vocab_mask_n_words(n_vocab), n_forbid = 0, n_allow = 0, first = 0;
 
-    for (uint32_t i = n_all; mask && i-- > 0;)
-        if (vocab_mask_forbidden(mask, n_vocab, i)) {
-            n++;
+    for (uint32_t i = n_all; mask && i-- > 0;) {
+        uint32_t forbidden = vocab_mask_forbidden(mask, n_vocab, i);
+        n_allow += forbidden != vocab_mask_meant(n_vocab, i);
+        if (forbidden) {
+            n_forbid++;
             first = i;
         }
-    if (n == 0)
+    }
+    if (n_forbid == 0)
         return (struct mask_form){0};
-    bool is_sparse = 2 * n < n_all;
     uint32_t forbidden = vocab_mask_forbidden(mask, n_vocab, first);
-    return (struct mask_form){is_sparse ? 2 * n : n_all, is_sparse,
-                              32 * first + (uint32_t)__builtin_ctz(forbidden)};
+    struct mask_form f = {n_all, SAMPLE_MASK_ALL, 32 * first + (uint32_t)__builtin_ctz(forbidden)};
+    if (2 * n_forbid < f.n) {
+        f.n = 2 * n_forbid;
+        f.form = SAMPLE_MASK_FORBIDS;
+    }
+    if (n_allow > 0 && 2 * n_allow < f.n) {
+        f.n = 2 * n_allow;
+        f.form = SAMPLE_MASK_ALLOWS;
+    }
+    return f;
 }
 
 static void lay_out_mask(const struct mask_form *form, const uint32_t *mask, uint32_t n_vocab,
                          uint32_t *out)
 {
-    if (!form->is_sparse) {
+    if (form->form == SAMPLE_MASK_ALL) {
         if (form->n)
             memcpy(out, mask, form->n * sizeof *out);
         return;
     }
+    bool forbids = form->form == SAMPLE_MASK_FORBIDS;
     for (uint32_t i = 0, n = 0; n < form->n; i++) {
         uint32_t forbidden = vocab_mask_forbidden(mask, n_vocab, i);
-        if (!forbidden)
+        if (forbids ? !forbidden : forbidden == vocab_mask_meant(n_vocab, i))
             continue;
         out[n++] = i;
-        out[n++] = ~forbidden;
+        out[n++] = forbids ? ~forbidden : mask[i];
     }
 }
 
@@ -258,7 +269,7 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
                              .n_seen = n_seen,
                              .n_bias = sp->n_logit_bias,
                              .n_mask = form->n,
-                             .mask_is_sparse = form->is_sparse,
+                             .mask_form = form->form,
                              .lowest_masked = form->lowest,
                              .raw0 = ds->n_entries,
                              .want_logprob = sp->want_logprob,

@@ -5,10 +5,10 @@
  * together may be long (8 bytes per distinct id that a penalty changes, V / 8 bytes of a mask), so
  * the buffer is bounded: when the next row does not fit, the rows in the buffer run first.
  *
- * Of a mask only the words that forbid an id are uploaded, as pairs of index and word, unless the
- * whole mask is shorter. With a vocabulary of 128 k ids, min_tokens with ten ids costs at most 80
- * bytes of upload a row and not 16 KB, which for 256 rows would be 4 MB: 0.17 ms of PCIe at 25 GB/s
- * in each step.
+ * Of a mask only the words that forbid an id are uploaded, or only those that allow one, as pairs
+ * of index and word, unless the whole mask is shorter. With a vocabulary of 128 k ids, min_tokens
+ * with ten ids costs at most 80 bytes of upload a row, and a grammar's mask of ten ids the same, and
+ * not 16 KB, which for 256 rows would be 4 MB: 0.17 ms of PCIe at 25 GB/s in each step.
  *
  * Owns    pinned and device memory of about 100 bytes per row, 160 more for the best n, and three
  *         times the lists: at most 16 MiB, or one row's longest lists where those are longer.

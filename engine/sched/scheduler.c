@@ -443,8 +443,8 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run == e->n_flying);
-    if (n_new != (e->n_computed + n_run == e->n_known))
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run <= e->n_flying);
+    if (n_run < e->n_flying || n_new != (e->n_computed + n_run == e->n_known))
         s->version++; /* a plan made meanwhile expected another number of tokens */
     e->n_computed += n_run;
     e->n_flying = 0;

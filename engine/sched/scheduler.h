@@ -166,7 +166,8 @@ void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed
 /* Report what re-admitting a preempted sequence cost: copy_s seconds of copies. The scheduler
  * itself adds the time of recomputing what was lost. Call it after scheduler_on_attach(). */
 void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s);
-/* A step of step_ns ran n_run tokens of the slot; n_new (0 or 1) more ids are known after it. */
+/* A step of step_ns ran n_run tokens of the slot, at most the planned ones; n_new (0 or 1) more ids
+ * are known after it. */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t step_ns, uint64_t now_ns);
 /* A step ran tokens of the slot in vain, and their KV is gone, with all that the sequence held:

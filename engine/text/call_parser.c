@@ -2,16 +2,17 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/json.h"
+#include "engine/text/call_parser_inner.h"
 
 #define HELD_BYTES_MAX ((size_t)1 << 30) /* a feed adds a piece to what is held */
 
-void call_parser_init(struct call_parser *p, const struct tool_format *format, const char *names,
-                      size_t names_len, uint32_t n_calls_max)
+void call_parser_init(struct call_parser *p, const struct tool_format *format,
+                      const struct call_names *names, uint32_t n_calls_max)
 {
     *p = (struct call_parser){.format = format,
-                              .names = names,
-                              .names_len = names_len,
+                              .names = *names,
                               .n_calls_max = n_calls_max,
                               .state = format->marker[0] ? CALLS_TEXT : CALLS_AT_START};
     buf_init(&p->held, HELD_BYTES_MAX);
@@ -25,20 +26,15 @@ void call_parser_fini(struct call_parser *p)
 
 /* --- pieces of text --- */
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 static const char *held(const struct call_parser *p)
 {
-    return buf_str(&p->held);
+    return call_held(p);
 }
 
 /* The first byte from `at` on that is no white space. */
 static size_t skip_space(const struct call_parser *p, size_t at)
 {
-    while (at < p->held.len && is_space(held(p)[at]))
+    while (at < p->held.len && call_is_space(held(p)[at]))
         at++;
     return at;
 }
@@ -48,7 +44,7 @@ static size_t space_before(const struct call_parser *p, size_t end)
 {
     size_t n = 0;
 
-    while (n < end && n < CALL_SPACE_MAX && is_space(held(p)[end - n - 1]))
+    while (n < end && n < CALL_SPACE_MAX && call_is_space(held(p)[end - n - 1]))
         n++;
     return n;
 }
@@ -61,8 +57,6 @@ static enum status give_text(struct call_parser *p, size_t n, const struct call_
     return s;
 }
 
-enum match { MATCH_NO, MATCH_MORE /* text is needed */, MATCH_YES };
-
 static enum match match_at(const struct call_parser *p, size_t at, const char *word)
 {
     size_t n = strlen(word), there = p->held.len - at;
@@ -74,10 +68,17 @@ static enum match match_at(const struct call_parser *p, size_t at, const char *w
 
 static bool is_known(const struct call_parser *p, const char *name, size_t len)
 {
-    for (size_t at = 0; at < p->names_len; at += strlen(p->names + at) + 1)
-        if (strlen(p->names + at) == len && memcmp(p->names + at, name, len) == 0)
+    const struct call_names *n = &p->names;
+
+    for (size_t at = 0; at < n->len; at += strlen(n->p + at) + 1)
+        if (strlen(n->p + at) == len && memcmp(n->p + at, name, len) == 0)
             return true;
     return false;
+}
+
+bool call_may_begin(const struct call_parser *p, const struct cursor *name)
+{
+    return p->n_calls < p->n_calls_max && is_known(p, name->p, (size_t)(name->end - name->p));
 }
 
 /* Count a byte's brackets; true where the outermost one closes. */
@@ -111,43 +112,72 @@ static void expect_object(struct call_parser *p, size_t at, bool wants_bracket)
     p->state = CALLS_OBJECT;
     p->opening_at = at;
     p->wants_bracket = wants_bracket;
-    p->has_object = p->is_whole = false;
+    p->has_object = p->is_whole = p->has_begun = false;
 }
 
-/* The text that is held, up to byte n, is no call: pass it on. */
-static enum status reject(struct call_parser *p, size_t n, const struct call_sink *sink)
+enum status call_reject(struct call_parser *p, size_t n, const struct call_sink *sink)
 {
     p->state = p->format->marker[0] ? CALLS_TEXT : CALLS_NO_MORE;
     return give_text(p, n, sink);
 }
 
-/* A cursor in the first bytes of the object. */
-struct cursor {
-    const char *p, *end;
-};
-
-static void pass_space(struct cursor *c)
+struct cursor call_cursor(const struct call_parser *p, size_t at, bool *is_all)
 {
-    while (c->p < c->end && is_space(*c->p))
+    size_t there = p->held.len - at;
+
+    *is_all = there >= CALL_HEADER_BYTES_MAX;
+    return (struct cursor){held(p) + at, held(p) + at + (*is_all ? CALL_HEADER_BYTES_MAX : there)};
+}
+
+void call_pass_space(struct cursor *c)
+{
+    while (c->p < c->end && call_is_space(*c->p))
         c->p++;
 }
 
-static enum match pass(struct cursor *c, const char *word)
+enum match call_pass(struct cursor *c, const char *word)
 {
-    pass_space(c);
-    for (; *word; word++, c->p++) {
+    size_t len = strlen(word);
+
+    call_pass_space(c);
+    while (len > 0 && call_is_space(word[len - 1]))
+        len--;
+    for (size_t i = 0; i < len; i++) {
+        if (call_is_space(word[i])) {
+            call_pass_space(c);
+            continue;
+        }
         if (c->p == c->end)
             return MATCH_MORE;
-        if (*c->p != *word)
+        if (*c->p != word[i])
             return MATCH_NO;
+        c->p++;
     }
     return MATCH_YES;
+}
+
+static bool is_name_char(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+}
+
+enum match call_pass_name(struct cursor *c, struct cursor *name)
+{
+    call_pass_space(c);
+    name->p = c->p;
+    while (c->p < c->end && is_name_char(*c->p))
+        c->p++;
+    name->end = c->p;
+    if (c->p == c->end)
+        return MATCH_MORE;
+    return name->end > name->p ? MATCH_YES : MATCH_NO;
 }
 
 /* A string without escapes. */
 static enum match pass_name(struct cursor *c, struct cursor *name)
 {
-    enum match m = pass(c, "\"");
+    enum match m = call_pass(c, "\"");
 
     if (m != MATCH_YES)
         return m;
@@ -166,57 +196,94 @@ static enum match pass_name(struct cursor *c, struct cursor *name)
 static enum match pass_key(struct cursor *c)
 {
     struct cursor other = *c;
-    enum match m = pass(c, "\"arguments\"");
+    enum match m = call_pass(c, "\"arguments\"");
 
     if (m != MATCH_NO)
         return m;
     *c = other;
-    return pass(c, "\"parameters\"");
+    return call_pass(c, "\"parameters\"");
 }
 
-/* {"name": NAME, "arguments": and a look at the brace behind. *len: bytes up to the brace. */
-static enum match read_header(const struct call_parser *p, struct cursor *name, size_t *len)
+/* {"name": NAME, "arguments": */
+static enum match pass_json_header(struct cursor *c, struct cursor *name)
 {
-    const char *begin = held(p) + p->opening_at;
-    size_t there = p->held.len - p->opening_at;
-    bool is_all = there >= CALL_HEADER_BYTES_MAX;
-    struct cursor c = {begin, begin + (is_all ? CALL_HEADER_BYTES_MAX : there)};
-    enum match m = pass(&c, "{");
+    enum match m = call_pass(c, "{");
 
     if (m == MATCH_YES)
-        m = pass(&c, "\"name\"");
+        m = call_pass(c, "\"name\"");
     if (m == MATCH_YES)
-        m = pass(&c, ":");
+        m = call_pass(c, ":");
     if (m == MATCH_YES)
-        m = pass_name(&c, name);
+        m = pass_name(c, name);
     if (m == MATCH_YES)
-        m = pass(&c, ",");
+        m = call_pass(c, ",");
     if (m == MATCH_YES)
-        m = pass_key(&c);
+        m = pass_key(c);
+    return m == MATCH_YES ? call_pass(c, ":") : m;
+}
+
+/* The word, or the brace that usually stands behind it. */
+static enum match pass_up_to_brace(struct cursor *c, const char *word)
+{
+    struct cursor brace = *c;
+    enum match m = call_pass(c, word);
+
+    if (m != MATCH_NO)
+        return m;
+    *c = brace;
+    return call_pass(&brace, "{");
+}
+
+/* What stands around a name that has its arguments behind it. */
+static enum match pass_named_header(struct cursor *c, const struct tool_format *f,
+                                    struct cursor *name)
+{
+    struct cursor unused, id;
+    enum match m = call_pass(c, f->before_name);
+
     if (m == MATCH_YES)
-        m = pass(&c, ":");
+        m = call_pass_name(c, name);
+    if (m != MATCH_YES)
+        return m;
+    id = *c;
+    if (f->before_id[0] && (m = call_pass(&id, f->before_id)) != MATCH_NO) {
+        if (m == MATCH_YES)
+            m = call_pass_name(&id, &unused);
+        *c = id;
+    } else {
+        m = MATCH_YES;
+    }
+    return m == MATCH_YES ? pass_up_to_brace(c, f->behind_name) : m;
+}
+
+/* What precedes the arguments, and a look at their brace. *len: bytes up to the brace. */
+static enum match read_header(const struct call_parser *p, struct cursor *name, size_t *len)
+{
+    bool is_all;
+    struct cursor c = call_cursor(p, p->opening_at, &is_all);
+    enum match m = p->format->syntax == CALLS_NAMED ? pass_named_header(&c, p->format, name)
+                                                    : pass_json_header(&c, name);
+
     if (m == MATCH_YES)
-        m = pass(&c, "{");
+        m = call_pass(&c, "{");
     if (m == MATCH_YES)
-        *len = (size_t)(c.p - begin) - 1;
+        *len = (size_t)(c.p - held(p)) - p->opening_at - 1;
     return m == MATCH_MORE && is_all ? MATCH_NO : m;
 }
 
-static enum status begin_call(struct call_parser *p, const char *name, size_t len,
-                              const struct call_sink *sink)
+enum status call_begin(struct call_parser *p, const struct cursor *name,
+                       const struct call_sink *sink)
 {
     p->n_calls++;
-    return sink->call(sink->ctx, name, len);
+    return sink->call(sink->ctx, name->p, (size_t)(name->end - name->p));
 }
 
 static enum status open_arguments(struct call_parser *p, const struct cursor *name, size_t len,
                                   const struct call_sink *sink)
 {
-    size_t n = (size_t)(name->end - name->p);
-
-    if (!is_known(p, name->p, n) || p->n_calls >= p->n_calls_max)
-        return reject(p, p->opening_at + len, sink);
-    enum status s = begin_call(p, name->p, n, sink);
+    if (!call_may_begin(p, name))
+        return call_reject(p, p->opening_at + len, sink);
+    enum status s = call_begin(p, name, sink);
     buf_consume(&p->held, p->opening_at + len);
     begin_count(p, 0);
     p->state = CALLS_ARGUMENTS;
@@ -261,9 +328,10 @@ static enum status read_whole(struct call_parser *p, const struct call_sink *sin
         is_known(p, js_string(name, NULL), len) && p->n_calls < p->n_calls_max)
         s = arguments_of(call, &arguments, &found);
     if (s != ERR_NOMEM && (s != OK || !found)) {
-        s = reject(p, n, sink);
+        s = call_reject(p, n, sink);
     } else if (s == OK) {
-        s = begin_call(p, js_string(name, NULL), len, sink);
+        p->n_calls++;
+        s = sink->call(sink->ctx, js_string(name, NULL), len);
         if (s == OK)
             s = sink->arguments(sink->ctx, buf_str(&arguments), arguments.len);
         buf_consume(&p->held, n);
@@ -281,7 +349,7 @@ static enum status scan_whole(struct call_parser *p, const struct call_sink *sin
         if (ends)
             return read_whole(p, sink);
         if (p->scan_at - p->opening_at >= CALL_OBJECT_BYTES_MAX)
-            return reject(p, p->scan_at, sink);
+            return call_reject(p, p->scan_at, sink);
     }
     return OK;
 }
@@ -293,12 +361,12 @@ static enum status take_opening(struct call_parser *p, const struct call_sink *s
     size_t at = skip_space(p, p->opening_at);
 
     if (at >= CALL_HEADER_BYTES_MAX)
-        return reject(p, CALL_HEADER_BYTES_MAX, sink);
+        return call_reject(p, CALL_HEADER_BYTES_MAX, sink);
     p->opening_at = at;
     if (at == p->held.len)
         return OK;
     if (held(p)[at] != (p->wants_bracket ? '[' : '{'))
-        return reject(p, at, sink);
+        return call_reject(p, at, sink);
     if (p->wants_bracket) {
         p->wants_bracket = false;
         p->opening_at++;
@@ -313,13 +381,19 @@ static enum status take_object(struct call_parser *p, const struct call_sink *si
     struct cursor name = {0};
     size_t len = 0;
 
-    if (!p->has_object)
+    if (p->format->syntax == CALLS_TAGS)
+        return call_take_tags(p, sink);
+    if (p->format->syntax == CALLS_PYTHON)
+        return call_take_python(p, sink);
+    if (!p->has_object && p->format->syntax == CALLS_JSON)
         return take_opening(p, sink);
     if (p->is_whole)
         return scan_whole(p, sink);
     enum match m = read_header(p, &name, &len);
     if (m == MATCH_YES)
         return open_arguments(p, &name, len, sink);
+    if (m == MATCH_NO && p->format->syntax == CALLS_NAMED)
+        return call_reject(p, p->opening_at, sink);
     if (m == MATCH_NO) {
         p->is_whole = true;
         p->scan_at = p->opening_at;
@@ -330,13 +404,12 @@ static enum status take_object(struct call_parser *p, const struct call_sink *si
 
 /* --- around objects --- */
 
-/* The bytes at the end that may be the begin of a marker. */
-static size_t partial_marker(const struct call_parser *p)
+size_t call_partial(const struct call_parser *p, const char *word)
 {
-    size_t n = strlen(p->format->marker) - 1;
+    size_t n = strlen(word) - 1;
 
     n = n < p->held.len ? n : p->held.len;
-    while (n > 0 && memcmp(held(p) + p->held.len - n, p->format->marker, n) != 0)
+    while (n > 0 && memcmp(held(p) + p->held.len - n, word, n) != 0)
         n--;
     return n;
 }
@@ -345,7 +418,8 @@ static enum status take_text(struct call_parser *p, const struct call_sink *sink
 {
     size_t n_marker = strlen(p->format->marker);
     const char *found = memmem(held(p), p->held.len, p->format->marker, n_marker);
-    size_t end = found ? (size_t)(found - held(p)) : p->held.len - partial_marker(p);
+    size_t end =
+        found ? (size_t)(found - held(p)) : p->held.len - call_partial(p, p->format->marker);
     size_t n_space = space_before(p, end);
     enum status s = give_text(p, end - n_space, sink);
 
@@ -359,13 +433,13 @@ static enum status take_start(struct call_parser *p, const struct call_sink *sin
     size_t at = skip_space(p, 0);
 
     if (at >= CALL_SPACE_MAX)
-        return reject(p, at, sink);
+        return call_reject(p, at, sink);
     if (at == p->held.len)
         return OK;
     enum match m = match_at(p, at, p->format->prefix);
     if (m == MATCH_MORE)
         return OK;
-    expect_object(p, m == MATCH_YES ? at + strlen(p->format->prefix) : at, false);
+    expect_object(p, m == MATCH_YES ? at + strlen(p->format->prefix) : at, p->format->is_list);
     return OK;
 }
 
@@ -379,7 +453,7 @@ static enum status take_arguments(struct call_parser *p, const struct call_sink 
     enum status s = n > 0 ? sink->arguments(sink->ctx, held(p), n) : OK;
     buf_consume(&p->held, n);
     if (ends) {
-        p->state = CALLS_BEHIND;
+        p->state = p->format->syntax == CALLS_NAMED ? CALLS_AFTER : CALLS_BEHIND;
         p->is_skipping = false;
         begin_count(p, 1);
     }
@@ -397,7 +471,7 @@ static enum status take_behind(struct call_parser *p, const struct call_sink *si
         if (n == p->held.len && n < CALL_SPACE_MAX)
             return OK;
         if (n >= CALL_SPACE_MAX || (held(p)[n] != ',' && held(p)[n] != '}'))
-            return reject(p, 0, sink);
+            return call_reject(p, 0, sink);
         p->is_skipping = true;
     }
     while (n < p->held.len && !ends)
@@ -408,25 +482,78 @@ static enum status take_behind(struct call_parser *p, const struct call_sink *si
     return OK;
 }
 
+/* What may stand behind a call beside white space; any of them may be left out. */
+static enum status take_end(struct call_parser *p)
+{
+    const struct tool_format *f = p->format;
+    const char *const words[] = {f->end, f->next, f->close};
+    bool is_all;
+    struct cursor c = call_cursor(p, 0, &is_all), from;
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        bool is_next = i == 1, is_list_end = i == 2;
+        if (!words[i][0] || (is_list_end && !f->next[0]))
+            continue;
+        from = c;
+        enum match m = call_pass(&c, words[i]);
+        if (m == MATCH_MORE && !is_all)
+            return OK;
+        if (m != MATCH_YES)
+            c = from;
+        else if (is_next) {
+            buf_consume(&p->held, (size_t)(from.p - held(p)));
+            expect_object(p, 0, false);
+            return OK;
+        }
+    }
+    buf_consume(&p->held, (size_t)(c.p - held(p)));
+    p->state = CALLS_TEXT;
+    return OK;
+}
+
+/* The bracket of a list that is a whole answer, and a word behind it. */
+static enum status take_list_end(struct call_parser *p)
+{
+    bool is_all;
+    struct cursor c = call_cursor(p, 0, &is_all), behind;
+    enum match m = call_pass(&c, "]");
+
+    if (m == MATCH_YES && p->format->end[0]) {
+        behind = c;
+        m = call_pass(&behind, p->format->end);
+        if (m == MATCH_MORE && !is_all)
+            return OK;
+        if (m == MATCH_YES)
+            c = behind;
+    }
+    if (c.p > held(p) && m != MATCH_MORE)
+        buf_consume(&p->held, (size_t)(c.p - held(p)));
+    p->state = CALLS_NO_MORE;
+    return OK;
+}
+
 static enum status take_after(struct call_parser *p, const struct call_sink *sink)
 {
     const struct tool_format *f = p->format;
     size_t at = skip_space(p, 0);
-    enum match m;
 
     if (at >= CALL_SPACE_MAX)
-        return reject(p, 0, sink);
+        return call_reject(p, 0, sink);
     if (at == p->held.len)
         return OK;
     if (f->is_list && held(p)[at] == ',') {
         expect_object(p, at + 1, false);
         return OK;
     }
+    if (f->syntax == CALLS_PYTHON)
+        return take_list_end(p);
     if (!f->marker[0]) {
         expect_object(p, held(p)[at] == ';' ? at + 1 : at, false);
         return OK;
     }
-    m = match_at(p, at, f->is_list ? "]" : f->end);
+    if (f->syntax == CALLS_NAMED)
+        return take_end(p);
+    enum match m = match_at(p, at, f->is_list ? "]" : f->end);
     if (m == MATCH_MORE)
         return OK;
     if (m == MATCH_YES)
@@ -441,7 +568,10 @@ static enum status take(struct call_parser *p, const struct call_sink *sink)
     case CALLS_AT_START: return take_start(p, sink);
     case CALLS_TEXT: return take_text(p, sink);
     case CALLS_OBJECT: return take_object(p, sink);
-    case CALLS_ARGUMENTS: return take_arguments(p, sink);
+    case CALLS_ARGUMENTS:
+        return p->format->syntax == CALLS_PYTHON ? call_take_python_arguments(p, sink)
+                                                 : take_arguments(p, sink);
+    case CALLS_VALUE: return call_take_tag_value(p, sink);
     case CALLS_BEHIND: return take_behind(p, sink);
     case CALLS_AFTER: return take_after(p, sink);
     case CALLS_NO_MORE: return give_text(p, p->held.len, sink);
@@ -460,7 +590,8 @@ static enum status take_all(struct call_parser *p, const struct call_sink *sink)
         s = take(p, sink);
         moves = p->state != old.state || p->held.len != old.held.len ||
                 p->opening_at != old.opening_at || p->scan_at != old.scan_at ||
-                p->has_object != old.has_object || p->is_whole != old.is_whole;
+                p->has_object != old.has_object || p->is_whole != old.is_whole ||
+                p->has_begun != old.has_begun;
     }
     return s;
 }

@@ -19,7 +19,7 @@
 
 #define DETOK_N_STOPS_MAX 16
 #define DETOK_STOP_BYTES_MAX 1024
-#define DETOK_SHOWN_MAX 6
+#define DETOK_SHOWN_MAX 10
 
 struct detok_stop {
     const char *text; /* borrowed while the detok lives */

@@ -4,8 +4,22 @@
 
 #include "base/check.h"
 
+/* The fields that a row does not need. */
+#define NO_KEYS                                                                                    \
+    .before_key = "", .behind_key = "", .behind_value = "", .before_end = "", .value_end = ""
+#define PLAIN NO_KEYS, .before_name = "", .behind_name = "", .before_id = "", .next = ""
+#define LIST(separator_, close_)                                                                   \
+    .prefix = "", .gap = " ", .open = "[", .separator = separator_, .close = close_,               \
+    .arguments = "arguments", .is_list = true, .end = ""
+#define DEEPSEEK_WORDS                                                                             \
+    {                                                                                              \
+        "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",                       \
+            "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"                                    \
+    }
+
 static const struct tool_format formats[] = {
     {.name = "hermes",
+     PLAIN,
      .marker = "<tool_call>",
      .prefix = "",
      .gap = "",
@@ -13,7 +27,8 @@ static const struct tool_format formats[] = {
      .separator = "\n</tool_call>\n<tool_call>\n",
      .close = "\n</tool_call>",
      .arguments = "arguments",
-     .end = "</tool_call>"},
+     .end = "</tool_call>",
+     .words = {"<tool_call>", "</tool_call>"}},
     {.name = "llama3_json",
      .marker = "",
      .prefix = "<|python_tag|>",
@@ -22,38 +37,140 @@ static const struct tool_format formats[] = {
      .separator = "; ",
      .close = "",
      .arguments = "parameters",
-     .end = ""},
+     .end = "",
+     PLAIN},
     {.name = "mistral",
+     PLAIN,
+     .marker = "[TOOL_CALLS]",
+     LIST(", ", "]"),
+     .words = {"[TOOL_CALLS]"}},
+    {.name = "granite",
+     PLAIN,
+     .marker = "<|tool_call|>",
+     LIST(", ", "]"),
+     .words = {"<|tool_call|>"}},
+    {.name = "phi4_mini_json", PLAIN, .marker = "functools", LIST(", ", "]")},
+    {.name = "mistral_v11",
+     NO_KEYS,
+     .before_name = "",
+     .next = "",
+     .syntax = CALLS_NAMED,
      .marker = "[TOOL_CALLS]",
      .prefix = "",
-     .gap = " ",
-     .open = "[",
-     .separator = ", ",
-     .close = "]",
-     .arguments = "arguments",
-     .is_list = true,
-     .end = ""},
-    {.name = "granite",
-     .marker = "<|tool_call|>",
+     .gap = "",
+     .open = "",
+     .separator = "[TOOL_CALLS]",
+     .close = "",
+     .end = "",
+     .behind_name = "[ARGS]",
+     .before_id = "[CALL_ID]",
+     .words = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}},
+    {.name = "deepseek_v3",
+     NO_KEYS,
+     .before_id = "",
+     .syntax = CALLS_NAMED,
+     .marker = "<｜tool▁calls▁begin｜>",
      .prefix = "",
-     .gap = " ",
+     .gap = "",
+     .open = "",
+     .separator = "\n",
+     .close = "<｜tool▁calls▁end｜>",
+     .end = "\n```<｜tool▁call▁end｜>",
+     .before_name = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+     .behind_name = "\n```json\n",
+     .next = "<｜tool▁call▁begin｜>",
+     .words = DEEPSEEK_WORDS},
+    {.name = "deepseek_v31",
+     NO_KEYS,
+     .before_id = "",
+     .syntax = CALLS_NAMED,
+     .marker = "<｜tool▁calls▁begin｜>",
+     .prefix = "",
+     .gap = "",
+     .open = "",
+     .separator = "",
+     .close = "<｜tool▁calls▁end｜>",
+     .end = "<｜tool▁call▁end｜>",
+     .before_name = "<｜tool▁call▁begin｜>",
+     .behind_name = "<｜tool▁sep｜>",
+     .next = "<｜tool▁call▁begin｜>",
+     .words = DEEPSEEK_WORDS},
+    {.name = "qwen3_coder",
+     .syntax = CALLS_TAGS,
+     .marker = "<tool_call>",
+     .prefix = "",
+     .gap = "",
+     .open = "\n",
+     .separator = "\n</tool_call>\n<tool_call>\n",
+     .close = "\n</tool_call>",
+     .end = "</tool_call>",
+     .before_name = "<function=",
+     .behind_name = ">\n",
+     .before_id = "",
+     .next = "",
+     .before_key = "<parameter=",
+     .behind_key = ">\n",
+     .behind_value = "\n</parameter>\n",
+     .before_end = "</function>",
+     .value_end = "</parameter>",
+     .words = {"<tool_call>", "</tool_call>"}},
+    {.name = "glm45",
+     .syntax = CALLS_TAGS,
+     .marker = "<tool_call>",
+     .prefix = "",
+     .gap = "",
+     .open = "",
+     .separator = "</tool_call>\n<tool_call>",
+     .close = "</tool_call>",
+     .end = "</tool_call>",
+     .before_name = "",
+     .behind_name = "\n",
+     .before_id = "",
+     .next = "",
+     .before_key = "<arg_key>",
+     .behind_key = "</arg_key>\n<arg_value>",
+     .behind_value = "</arg_value>\n",
+     .before_end = "",
+     .value_end = "</arg_value>",
+     .words = {"<tool_call>", "</tool_call>"}},
+    {.name = "pythonic",
+     .syntax = CALLS_PYTHON,
+     .marker = "",
+     .prefix = "<|python_start|>",
+     .gap = "",
      .open = "[",
      .separator = ", ",
      .close = "]",
-     .arguments = "arguments",
      .is_list = true,
-     .end = ""},
+     .end = "<|python_end|>",
+     .before_name = "",
+     .behind_name = "",
+     .before_id = "",
+     .next = "",
+     .before_key = "",
+     .behind_key = "=",
+     .behind_value = ", ",
+     .before_end = "",
+     .value_end = "",
+     .words = {"<|python_start|>", "<|python_end|>"}},
 };
 
 /* Words of a template that teaches the format, and of those that teach another one with the same
  * marker. */
 static const struct {
-    const char *name, *words, *others[4];
+    const char *name, *words[2], *others[4];
 } signs[] = {
-    {"hermes", "<tool_call>", {"<function=", "<arg_key>", "<parameter=", "<function name"}},
-    {"mistral", "[TOOL_CALLS]", {"[ARGS]", "[CALL_ID]", "<SPECIAL", NULL}},
-    {"granite", "<|tool_call|>", {NULL}},
-    {"llama3_json", "\"parameters\": dictionary of argument name", {NULL}},
+    {"qwen3_coder", {"<function=", "<parameter="}, {"<seed:tool_call>", "<arg_key>"}},
+    {"glm45", {"<tool_call>", "<arg_key>"}, {NULL}},
+    {"hermes", {"<tool_call>"}, {"<function=", "<arg_key>", "<parameter=", "<function name"}},
+    {"mistral_v11", {"[TOOL_CALLS]", "[ARGS]"}, {"<SPECIAL"}},
+    {"mistral", {"[TOOL_CALLS]"}, {"[ARGS]", "[CALL_ID]", "<SPECIAL"}},
+    {"granite", {"<|tool_call|>"}, {NULL}},
+    {"deepseek_v3", {"<｜tool▁call▁begin｜>", "```json"}, {NULL}},
+    {"deepseek_v31", {"<｜tool▁call▁begin｜>"}, {"```json"}},
+    {"phi4_mini_json", {"functools["}, {NULL}},
+    {"pythonic", {"[func_name1("}, {NULL}},
+    {"llama3_json", {"\"parameters\": dictionary of argument name"}, {NULL}},
 };
 
 static const struct tool_format *by_name(const char *name)
@@ -69,7 +186,8 @@ const struct tool_format *tool_format_find(const char *name, const struct chat_t
     if (strcmp(name, "auto") != 0)
         return by_name(name);
     for (size_t i = 0; t && i < ARRAY_SIZE(signs); i++) {
-        bool is_it = chat_template_mentions(t, signs[i].words);
+        bool is_it = chat_template_mentions(t, signs[i].words[0]) &&
+                     (!signs[i].words[1] || chat_template_mentions(t, signs[i].words[1]));
         for (size_t k = 0; is_it && k < ARRAY_SIZE(signs[i].others) && signs[i].others[k]; k++)
             is_it = !chat_template_mentions(t, signs[i].others[k]);
         if (is_it)
@@ -106,6 +224,40 @@ static enum status set_schema(struct json *call, const struct json *function, bo
     return s;
 }
 
+static const char *end_of(const struct tool_format *f)
+{
+    switch (f->syntax) {
+    case CALLS_JSON: return "}";
+    case CALLS_NAMED: return f->end;
+    case CALLS_TAGS: return f->before_end;
+    case CALLS_PYTHON: return ")";
+    }
+    return "";
+}
+
+/* How arguments are written that are no JSON object. */
+static enum status set_style(struct json *g, const struct tool_format *f)
+{
+    const struct {
+        const char *key, *text;
+    } rows[] = {{"before_key", f->before_key},
+                {"behind_key", f->behind_key},
+                {"behind_value", f->behind_value},
+                {"value_end", f->value_end}};
+    struct json *style;
+    enum status s = OK;
+
+    if (f->syntax != CALLS_TAGS && f->syntax != CALLS_PYTHON)
+        return OK;
+    style = js_new_object();
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(rows); i++)
+        s = style ? set_text(style, rows[i].key, rows[i].text) : ERR_NOMEM;
+    if (s == OK)
+        return js_set(g, "style", style);
+    js_unref(style);
+    return s;
+}
+
 static enum status push_call(struct json *calls, const struct tool_format *f,
                              const struct tool_wish *w, const struct json *function)
 {
@@ -117,14 +269,17 @@ static enum status push_call(struct json *calls, const struct tool_format *f,
     enum status s = call ? OK : ERR_NOMEM;
 
     buf_init(&begin, 512);
-    if (s == OK)
+    if (s == OK && f->syntax == CALLS_JSON)
         s = buf_printf(&begin, "{\"name\": \"%s\", \"%s\": ", name, f->arguments);
+    else if (s == OK)
+        s = buf_printf(&begin, "%s%s%s", f->before_name, name,
+                       f->syntax == CALLS_PYTHON ? "(" : f->behind_name);
     if (s == OK)
         s = set_text(call, "name", name);
     if (s == OK)
         s = set_text(call, "begin", buf_str(&begin));
     if (s == OK)
-        s = set_text(call, "end", "}");
+        s = set_text(call, "end", end_of(f));
     if (s == OK)
         s = set_schema(call, function, binds);
     buf_fini(&begin);
@@ -161,6 +316,8 @@ struct json *tool_format_grammar(const struct tool_format *f, const struct tool_
 
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(rows); i++)
         s = set_text(g, rows[i].key, rows[i].text);
+    if (s == OK)
+        s = set_style(g, f);
     if (s == OK)
         s = js_set(g, "free", js_new_bool(w->is_free && !w->form));
     if (s == OK && w->form)

@@ -1,10 +1,17 @@
 /* tool_format.h - the forms in which models write calls of tools, and which form a chat template
  * teaches.
  *
- *   hermes       <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>   Hermes, Qwen
- *   llama3_json  {"name": "f", "parameters": {...}}                     Llama 3, the whole answer
- *   mistral      [TOOL_CALLS] [{"name": "f", "arguments": {...}}]
- *   granite      <|tool_call|> [{"name": "f", "arguments": {...}}]      Granite 3
+ *   hermes          <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>  Hermes, Qwen
+ *   llama3_json     {"name": "f", "parameters": {...}}        Llama 3 and 4, the whole answer
+ *   mistral         [TOOL_CALLS] [{"name": "f", "arguments": {...}}]
+ *   granite         <|tool_call|> [{"name": "f", "arguments": {...}}]             Granite 3
+ *   phi4_mini_json  functools[{"name": "f", "arguments": {...}}]
+ *   mistral_v11     [TOOL_CALLS]f[ARGS]{...}                        Mistral's models since 2025
+ *   deepseek_v3     name and JSON between special tokens, the JSON fenced  DeepSeek V3, R1
+ *   deepseek_v31    the same without a fence                               DeepSeek V3.1
+ *   qwen3_coder     <tool_call>\n<function=f>\n<parameter=k>\nVALUE\n</parameter>\n</function>...
+ *   glm45           <tool_call>f\n<arg_key>k</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>
+ *   pythonic        [f(k="x"), g()]                           Llama 3.2 and 4, the whole answer
  *
  * Owns    nothing: the formats are constants.
  * Thread  any.
@@ -19,20 +26,41 @@
 #include "engine/text/chat_template.h"
 
 /* The values of --tool-call-parser, with "auto": by the chat template, and "none". */
-#define TOOL_FORMAT_NAMES "auto|hermes|llama3_json|mistral|granite|none"
+#define TOOL_FORMAT_NAMES                                                                          \
+    "auto|deepseek_v3|deepseek_v31|glm45|granite|hermes|llama3_json|llama4_json=llama3_json|"      \
+    "mistral|mistral_v11|phi4_mini_json|pythonic|llama4_pythonic=pythonic|qwen3_coder|none"
 
 #define TOOL_NAME_BYTES_MAX 64u
 #define TOOLS_MAX 128u /* of a request */
 
+#define TOOL_WORDS_MAX 5
+
+enum call_syntax {
+    CALLS_JSON,  /* an object with the name and the arguments */
+    CALLS_NAMED, /* the name, and an object of the arguments */
+    CALLS_TAGS,  /* the name, and each argument in tags */
+    CALLS_PYTHON /* a call of Python */
+};
+
+/* A text that is absent is "". */
 struct tool_format {
     const char *name;
+    enum call_syntax syntax;
     const char *marker; /* begins calls in a text; "": calls are the whole answer */
     const char *prefix; /* what may stand before such an answer; "" */
     const char *gap;    /* what may stand between the marker and `open`; "" */
     const char *open, *separator, *close; /* around calls, as the templates write them */
     const char *arguments;                /* the key of the arguments */
     bool is_list;                         /* calls are the items of a JSON array */
-    const char *end;                      /* ends a call in a text; "" */
+    const char *end;                      /* ends a call in a text */
+    /* NAMED and TAGS: */
+    const char *before_name, *behind_name;
+    const char *before_id; /* NAMED: what may stand behind the name, an id behind it */
+    const char *next;      /* NAMED: begins a further call without a marker */
+    /* TAGS and PYTHON: */
+    const char *before_key, *behind_key, *behind_value, *before_end;
+    const char *value_end;             /* TAGS: the begin of behind_value that ends a value */
+    const char *words[TOOL_WORDS_MAX]; /* special tokens of calls, or NULL */
 };
 
 /* The format with this name; "auto": the one that the template (NULL: none) teaches. NULL: there is

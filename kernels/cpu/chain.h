@@ -87,19 +87,22 @@ ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_
     }
 }
 
-/* The prefetch of a walk over a panel: four streams, a quarter of a panel each. One stream alone is
- * limited by the number of misses that a core's first-level cache can have under way. What follows
- * the four streams is brought into the second-level cache by the hardware prefetcher, which works
- * page by page. */
+/* The prefetch of a walk over a panel: four streams of lines that are `stride` bytes apart.
+ * FETCH_FOUR_STREAMS are four places; FETCH_ONE_STREAM is one place, FETCH_AHEAD_BYTES behind what
+ * is read, whose lines the four share. */
+#define FETCH_FOUR_STREAMS 64
+#define FETCH_ONE_STREAM 256
+#define FETCH_AHEAD_BYTES (8 << 10)
 struct chain_fetch {
     const unsigned char *from[4];
+    size_t stride;
 };
 
-/* The prefetch of step i of the walk. A step is a row of 128 bytes: two lines. */
+/* The prefetch of row i of the walk. A row has 128 bytes: two lines. */
 ALWAYS_INLINE void chain_fetch_step(const struct chain_fetch *f, uint32_t i)
 {
     const unsigned char *const *from = f->from + i % 2 * 2;
-    size_t at = (size_t)(i / 2) * 64;
+    size_t at = i / 2 * f->stride;
 
     __builtin_prefetch(from[0] + at, 0, 2);
     __builtin_prefetch(from[1] + at, 0, 2);

@@ -3,10 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/check.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/device.h"
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
                                              bool bf16_weights, double (*measure)(void))
@@ -105,9 +108,13 @@ enum status cpu_init(struct cpu *c, const struct device_config *config, uint32_t
     *c = (struct cpu){.max_k = config->max_k, .max_head_dim = config->max_head_dim};
     c->packed_rows = config->max_rows < CPU_PACK_ROWS_MAX ? config->max_rows : CPU_PACK_ROWS_MAX;
     c->packed_rows = c->packed_rows ? c->packed_rows : 1;
-    c->packed_bytes = packed_bytes(c) / 64 * 64;
-    /* Not written here: a server that never runs a long step never gets these pages. */
-    c->packed = aligned_alloc(64, c->packed_bytes);
+    c->packed_bytes = (packed_bytes(c) + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    /* Not written here: a server that never runs a long step never gets these pages. Huge ones: a
+     * block of activations that is read from the second-level cache loses 13 % of its speed to
+     * small pages (PERFORMANCE.md). */
+    c->packed = aligned_alloc(HUGE_PAGE_BYTES, c->packed_bytes);
+    if (c->packed)
+        (void)madvise(c->packed, c->packed_bytes, MADV_HUGEPAGE); /* best effort */
     if (config->numa)
         numa_read(&c->numa, strcmp(config->numa, "auto") == 0 ? NUMA_DIR : config->numa);
     if (!c->packed || init_attn(c, n_threads) != OK || init_tiles(c, n_threads) != OK ||

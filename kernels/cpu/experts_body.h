@@ -213,10 +213,14 @@ static void wave_range(const struct experts_wave *w, struct cpu_range *r, uint32
                                .end = even_cut(j->n_groups, j->n_blocks, block + 1),
                                .thread = thread};
 
-        for (uint32_t q = 0; q < 4; q++) /* behind the range: a harmless address */
-            p.fetch.from[q] = i + 1 + q < r->end
-                                  ? quarter(wave_panel(w, i + 1 + q), j->panel_bytes, 3 - q)
-                                  : gemm_panel_data(j, p.panel);
+        p.fetch = fetch_ahead(gemm_panel_data(j, p.panel));
+        if (w->cpu->fetch == CPU_FETCH_QUARTERS) {
+            p.fetch.stride = FETCH_FOUR_STREAMS;
+            for (uint32_t q = 0; q < 4; q++) /* behind the range: a harmless address */
+                p.fetch.from[q] = i + 1 + q < r->end
+                                      ? quarter(wave_panel(w, i + 1 + q), j->panel_bytes, 3 - q)
+                                      : gemm_panel_data(j, p.panel);
+        }
         j->kernel->panel(j, &p);
     }
 }

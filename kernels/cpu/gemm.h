@@ -105,6 +105,15 @@ static inline struct gemm_end gemm_end_of(const struct gemm_job *j, uint32_t pan
     };
 }
 
+/* Prefetch the outputs of a group for writing: a store that misses every cache holds back those
+ * behind it, and a tile takes long enough for the lines to come. */
+static inline void gemm_fetch_out(const struct gemm_end *e, uint32_t n_rows)
+{
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t col = 0; col < e->n_cols; col += 64 / sizeof(float))
+            __builtin_prefetch(e->out + r * e->out_stride + col, 1);
+}
+
 /* Finish the sums: add the bias, then the old output, and store. Not inlined: it is short beside
  * any product, and dozens of kernel instances call it. */
 static __attribute__((noinline)) void gemm_store(const struct gemm_end *e,

@@ -192,13 +192,13 @@ static float amx_int_pack_row(const struct weight *w, int8_t *out, size_t step, 
                               const float *x)
 {
     struct quant_row row = quant_row_of(x, w->k);
-    int32_t sum = 0;
+    vi lanes = v_set1_i32(0);
 
     for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK) {
-        sum += quant_chunk(out + k / 64 * step + k % 64, x + k, QUANT_CHUNK, row.inverse);
+        quant_chunk(out + k / 64 * step + k % 64, x + k, QUANT_CHUNK, row.inverse, &lanes);
         if (sums && (k + QUANT_CHUNK) % w->group == 0) {
-            sums[k / w->group * AMX_GROUP_ROWS] = (float)sum;
-            sum = 0;
+            sums[k / w->group * AMX_GROUP_ROWS] = (float)quant_sum(lanes);
+            lanes = v_set1_i32(0);
         }
     }
     return row.scale;

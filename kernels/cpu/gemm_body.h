@@ -13,12 +13,14 @@
 #include "kernels/cpu/gemm_neonmm.h"
 #endif
 
-/* Most bytes of the packed activations of one task: half of a second-level cache of 1 MB; the rest
- * is for the panel. */
-#define TASK_A_BYTES (512u << 10)
+/* Most bytes of the packed activations of one task: a quarter of a second-level cache of 1 MB. Its
+ * other users are the panel, the next one, and the outputs. */
+#define TASK_A_BYTES (256u << 10)
 /* Least bytes of weights that a thread takes from the queue at once, so that small products do not
  * queue for each panel. */
 #define TURN_W_BYTES (64u << 10)
+/* CPU_FETCH_AHEAD: bytes of the next product, prefetched when a thread has no panel left. */
+#define FETCH_NEXT_BYTES (16u << 10)
 /* Multiply-adds below which waking the pool costs more than it saves. */
 #define GEMM_ALONE_MAX (64u << 10)
 
@@ -61,6 +63,26 @@ static const unsigned char *quarter(const unsigned char *panel, size_t panel_byt
     return panel + i * (panel_bytes / 4 / 64 * 64);
 }
 
+/* Four streams, a quarter of the panel each. */
+static struct chain_fetch fetch_quarters(const unsigned char *panel, size_t panel_bytes)
+{
+    struct chain_fetch f = {.stride = FETCH_FOUR_STREAMS};
+
+    for (uint32_t q = 0; q < 4; q++)
+        f.from[q] = quarter(panel, panel_bytes, q);
+    return f;
+}
+
+/* One stream, which runs ahead of the walk over the panel. */
+static struct chain_fetch fetch_ahead(const unsigned char *panel)
+{
+    struct chain_fetch f = {.stride = FETCH_ONE_STREAM};
+
+    for (uint32_t q = 0; q < 4; q++)
+        f.from[q] = panel + FETCH_AHEAD_BYTES + q * 64;
+    return f;
+}
+
 /* More than one block of groups: a task is one panel times one block, whose activations stay in the
  * cache of the thread. */
 static void gemm_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
@@ -75,45 +97,70 @@ static void gemm_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread
                                .thread = thread};
         uint32_t next = p.panel + 1 < j->n_panels ? p.panel + 1 : p.panel;
 
-        for (uint32_t q = 0; q < 4; q++)
-            p.fetch.from[q] = quarter(gemm_panel_data(j, next), j->panel_bytes, q);
+        p.fetch = fetch_quarters(gemm_panel_data(j, next), j->panel_bytes);
         j->kernel->panel(j, &p);
     }
 }
 
-/* Quarter i of panel number `ahead` of this thread's range in the next product; NULL: none. */
-static const unsigned char *next_quarter(const struct gemm_job *j, uint32_t thread, uint32_t ahead,
-                                         uint32_t i)
+/* Panel number `ahead` of this thread's range in the next product, whose panels have *panel_bytes;
+ * NULL: none. */
+static const unsigned char *next_panel(const struct gemm_job *j, uint32_t thread, uint32_t ahead,
+                                       size_t *panel_bytes)
 {
     const struct weight *w = j->next;
 
     if (!w)
         return NULL;
-    size_t bytes = pack_panel_bytes(w->dtype, w->k, w->group);
     uint32_t n_panels = (w->n + PANEL_COLS - 1) / PANEL_COLS;
     uint32_t panel = even_cut(n_panels, j->n_threads, thread) + ahead;
 
-    return panel < n_panels ? quarter((const unsigned char *)w->data + panel * bytes, bytes, i)
-                            : NULL;
+    *panel_bytes = pack_panel_bytes(w->dtype, w->k, w->group);
+    return panel < n_panels ? (const unsigned char *)w->data + panel * *panel_bytes : NULL;
 }
 
-/* One block of groups. Each thread walks its own range of panels, so it knows which panels it will
- * read next and prefetches the next four, a quarter of each: when it reaches a panel, all four
- * quarters have been fetched. At the end of its range these are panels of the next product. Then
- * the thread helps with the ranges of others. */
+/* The prefetch of panel i of a range that ends at `end`. CPU_FETCH_QUARTERS: a quarter of each of
+ * the next four panels, so that a panel is complete when the walk reaches it; behind the range these
+ * are panels of the next product. */
+static struct chain_fetch gemm_fetch(const struct gemm_job *j, uint32_t i, uint32_t end,
+                                     uint32_t thread)
+{
+    struct chain_fetch f = {.stride = FETCH_FOUR_STREAMS};
+
+    if (j->cpu->fetch == CPU_FETCH_AHEAD)
+        return fetch_ahead(gemm_panel_data(j, i));
+    for (uint32_t q = 0; q < 4; q++) {
+        uint32_t at = i + 1 + q;
+        size_t bytes = j->panel_bytes;
+        const unsigned char *panel =
+            at < end ? gemm_panel_data(j, at) : next_panel(j, thread, at - end, &bytes);
+
+        f.from[q] = panel ? quarter(panel, bytes, 3 - q) : gemm_panel_data(j, i); /* harmless */
+    }
+    return f;
+}
+
+/* Memory stays busy while threads wait for the end of this product and for what lies between it and
+ * the next one. */
+static void fetch_next_product(const struct gemm_job *j, uint32_t thread)
+{
+    size_t bytes;
+    const unsigned char *panel = next_panel(j, thread, 0, &bytes);
+
+    for (size_t i = 0; panel && i < FETCH_NEXT_BYTES; i += 64)
+        __builtin_prefetch(panel + i, 0, 2);
+}
+
+/* One block of groups. Each thread walks its own range of panels, so it knows what it will read
+ * next. Then the thread helps with the ranges of others. */
 static void gemm_range(const struct gemm_job *j, struct cpu_range *r, uint32_t thread)
 {
     for (uint32_t i; (i = atomic_fetch_add(&r->next, 1)) < r->end;) {
-        struct gemm_panel p = {.panel = i, .begin = 0, .end = j->n_groups, .thread = thread};
+        struct gemm_panel p = {.panel = i,
+                               .begin = 0,
+                               .end = j->n_groups,
+                               .thread = thread,
+                               .fetch = gemm_fetch(j, i, r->end, thread)};
 
-        for (uint32_t q = 0; q < 4; q++) {
-            uint32_t at = i + 1 + q;
-            const unsigned char *from = at < r->end
-                                            ? quarter(gemm_panel_data(j, at), j->panel_bytes, 3 - q)
-                                            : next_quarter(j, thread, at - r->end, 3 - q);
-
-            p.fetch.from[q] = from ? from : gemm_panel_data(j, i); /* a harmless address */
-        }
         j->kernel->panel(j, &p);
     }
 }
@@ -126,6 +173,8 @@ static void gemm_ranges(void *arg, uint32_t begin, uint32_t end, uint32_t thread
     (void)end;
     for (uint32_t t = 0; t < j->n_threads; t++)
         gemm_range(j, &j->cpu->ranges[(thread + t) % j->n_threads], thread);
+    if (j->cpu->fetch == CPU_FETCH_AHEAD)
+        fetch_next_product(j, thread);
 }
 
 static void gemm_run_ranges(struct gemm_job *j)

@@ -108,6 +108,7 @@ static void dot_panel(const struct gemm_job *j, const struct gemm_panel *b)
 
         g.a = (const uint32_t *)(const void *)gemm_slot(j, i);
         g.end = gemm_end_of(j, b->panel, i);
+        gemm_fetch_out(&g.end, n);
         dot_tiles[n - 1](&g);
         g.fetch = NULL;
     }

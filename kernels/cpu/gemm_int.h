@@ -11,7 +11,9 @@
 
 #include "kernels/cpu/gemm_quant.h"
 
+#ifndef INT_ROWS /* most rows of a tile */
 #define INT_ROWS (INT_ACC_MAX < 12 ? INT_ACC_MAX : 12)
+#endif
 
 struct int_tile {
     const float *scale;     /* [rows] */
@@ -23,6 +25,16 @@ struct int_tile {
     uint32_t group;
     const struct chain_fetch *fetch;
     struct gemm_end end;
+};
+
+/* Bytes of a row of a panel. */
+#define INT_ROW_BYTES (PANEL_COLS * 4)
+
+/* How a walk prefetches: each is compiled by itself, since most walks do not. */
+enum int_fetch {
+    INT_FETCH_NONE,
+    INT_FETCH_AHEAD, /* at a constant distance, which costs nothing else */
+    INT_FETCH_FOUR   /* int_tile.fetch */
 };
 
 /* One quad of all rows times nc vectors of weights; `half`: which quad of an int4 step. */
@@ -65,26 +77,42 @@ ALWAYS_INLINE void int_quad(vi *acc, enum dtype t, int half, int n_rows, int nc,
     }
 }
 
-/* One group of K for all rows. A step is a row of the panel: one quad, or two of 4-bit elements. */
-ALWAYS_INLINE void int_group(vi *acc, enum dtype t, int n_rows, int nc, const unsigned char *w,
-                             const int32_t *a, uint32_t n_steps, const struct chain_fetch *fetch,
-                             uint32_t step0)
+/* A step is a row of the panel: one quad, or two of 4-bit elements. `row`: its number. */
+ALWAYS_INLINE void int_step(vi *acc, enum dtype t, int n_rows, int nc, const unsigned char *w,
+                            const int32_t *a, enum int_fetch how, const struct chain_fetch *fetch,
+                            size_t row)
 {
-    for (uint32_t i = 0; i < n_steps; i++, w += PANEL_COLS * 4) {
-        vb wv[PANEL_COLS / VW];
+    vb wv[PANEL_COLS / VW];
 
-        if (fetch)
-            chain_fetch_step(fetch, step0 + i);
+    if (how == INT_FETCH_AHEAD)
+        fetch_lines(w, INT_ROW_BYTES, FETCH_AHEAD_BYTES);
+    if (how == INT_FETCH_FOUR)
+        chain_fetch_step(fetch, (uint32_t)row);
+    UNROLL
+    for (int j = 0; j < nc; j++)
+        wv[j] = b_load(w + (size_t)j * VW * 4);
+    int_quad(acc, t, 0, n_rows, nc, wv, a);
+    if (dtype_bits(t) == 4)
+        int_quad(acc, t, 1, n_rows, nc, wv, a + n_rows);
+}
+
+/* At most QUANT_CHUNK elements of K for all rows. */
+ALWAYS_INLINE void int_chunk(vi *acc, enum dtype t, int n_rows, int nc, const unsigned char *w,
+                             const int32_t *a, uint32_t n_steps, enum int_fetch how,
+                             const struct chain_fetch *fetch, size_t row)
+{
+    const uint32_t whole = QUANT_CHUNK * dtype_bits(t) / 32;
+    const uint32_t quads = 8 / dtype_bits(t) * (uint32_t)n_rows; /* of a step */
+
+    if (n_steps == whole) {
         UNROLL
-        for (int j = 0; j < nc; j++)
-            wv[j] = b_load(w + (size_t)j * VW * 4);
-        int_quad(acc, t, 0, n_rows, nc, wv, a);
-        a += n_rows;
-        if (dtype_bits(t) != 4)
-            continue;
-        int_quad(acc, t, 1, n_rows, nc, wv, a);
-        a += n_rows;
+        for (uint32_t i = 0; i < whole; i++)
+            int_step(acc, t, n_rows, nc, w + i * INT_ROW_BYTES, a + i * quads, how, fetch, row + i);
+        return;
     }
+#pragma GCC unroll 1
+    for (uint32_t i = 0; i < n_steps; i++)
+        int_step(acc, t, n_rows, nc, w + i * INT_ROW_BYTES, a + i * quads, how, fetch, row + i);
 }
 
 ALWAYS_INLINE int int_cols(int n_rows)
@@ -119,42 +147,63 @@ ALWAYS_INLINE void int_scale(vf *sum, enum dtype t, int n_rows, int nc, const vi
     }
 }
 
-ALWAYS_INLINE void int_tile(const struct int_tile *g, enum dtype t, int n_rows)
+/* The columns from `col` on, as many as have accumulators. */
+ALWAYS_INLINE void int_cols_of(const struct int_tile *g, enum dtype t, int n_rows, uint32_t col,
+                               enum int_fetch how)
 {
     const int nc = int_cols(n_rows);
     const uint32_t per_step = 32 / dtype_bits(t); /* elements of K */
+    const unsigned char *w = g->w;
+    const int32_t *start = g->start;
+    const float *sums = g->sums;
+    vf sum[INT_ACC_MAX];
+    float out[INT_ACC_MAX * VW];
 
-    for (uint32_t col = 0; col < PANEL_COLS; col += (uint32_t)nc * VW) {
-        const unsigned char *w = g->w;
-        const int32_t *start = g->start, *a = g->quads;
-        const float *sums = g->sums;
-        uint32_t step0 = 0;
-        vf sum[INT_ACC_MAX];
-        float out[INT_ACC_MAX * VW];
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        sum[i] = v_set1(0);
+    for (uint32_t k = 0; k < g->k; k += g->group, start += n_rows) {
+        const unsigned char *head = w + col * 2;
+        uint32_t n_k = min_u32(g->k - k, g->group);
+        vi acc[INT_ACC_MAX];
 
         UNROLL
         for (int i = 0; i < n_rows * nc; i++)
-            sum[i] = v_set1(0);
-        for (uint32_t k = 0; k < g->k; k += g->group, start += n_rows) {
-            uint32_t n_steps = (min_u32(g->k - k, g->group) + per_step - 1) / per_step;
-            vi acc[INT_ACC_MAX];
+            acc[i] = v_set1_i32(start[i / nc]);
+        if (how == INT_FETCH_AHEAD)
+            fetch_lines(w, pack_head_bytes(t), FETCH_AHEAD_BYTES);
+        w += pack_head_bytes(t);
+        for (uint32_t c = 0; c < n_k; c += QUANT_CHUNK) {
+            uint32_t n_steps = (min_u32(n_k - c, QUANT_CHUNK) + per_step - 1) / per_step;
 
-            UNROLL
-            for (int i = 0; i < n_rows * nc; i++)
-                acc[i] = v_set1_i32(start[i / nc]);
-            int_group(acc, t, n_rows, nc, w + pack_head_bytes(t) + col * 4, a, n_steps,
-                      col == 0 ? g->fetch : NULL, step0);
-            step0 += n_steps;
-            int_scale(sum, t, n_rows, nc, acc, w + col * 2, sums);
-            sums += dtype_is_affine(t) ? n_rows : 0;
-            w += pack_head_bytes(t) + (size_t)n_steps * PANEL_COLS * 4;
-            a += n_steps * (per_step / 4) * (uint32_t)n_rows;
+            int_chunk(acc, t, n_rows, nc, w + col * 4,
+                      g->quads + (size_t)((k + c) / 4) * (uint32_t)n_rows, n_steps, how, g->fetch,
+                      (size_t)(w - g->w) / INT_ROW_BYTES);
+            w += (size_t)n_steps * INT_ROW_BYTES;
         }
-        UNROLL
-        for (int i = 0; i < n_rows * nc; i++)
-            v_store(out + i * VW, sum[i] * v_set1(g->scale[i / nc]));
-        gemm_store(&g->end, out, (uint32_t)n_rows, (uint32_t)nc * VW, col);
+        int_scale(sum, t, n_rows, nc, acc, head, sums);
+        sums += dtype_is_affine(t) ? n_rows : 0;
     }
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        v_store(out + i * VW, sum[i] * v_set1(g->scale[i / nc]));
+    gemm_store(&g->end, out, (uint32_t)n_rows, (uint32_t)nc * VW, col);
+}
+
+ALWAYS_INLINE void int_tile(const struct int_tile *g, enum dtype t, int n_rows)
+{
+    const uint32_t n_cols = (uint32_t)int_cols(n_rows) * VW;
+
+    uint32_t col = n_cols; /* the first columns prefetch for all */
+
+    if (!g->fetch)
+        col = 0;
+    else if (g->fetch->stride == FETCH_ONE_STREAM)
+        int_cols_of(g, t, n_rows, 0, INT_FETCH_AHEAD);
+    else
+        int_cols_of(g, t, n_rows, 0, INT_FETCH_FOUR);
+    for (; col < PANEL_COLS; col += n_cols)
+        int_cols_of(g, t, n_rows, col, INT_FETCH_NONE);
 }
 
 #define INT_TILES(rows)                                                                            \
@@ -183,9 +232,11 @@ INT_TILES(1)
 INT_TILES(2)
 INT_TILES(3)
 INT_TILES(4)
-#if INT_ROWS >= 12
+#if INT_ROWS >= 6
 INT_TILES(5)
 INT_TILES(6)
+#endif
+#if INT_ROWS >= 12
 INT_TILES(7)
 INT_TILES(8)
 INT_TILES(9)
@@ -195,10 +246,12 @@ INT_TILES(12)
 #endif
 
 static void (*const int_tiles[INT_ROWS][DTYPE_COUNT - DTYPE_FLOATS])(const struct int_tile *) = {
-    INT_ROW(1), INT_ROW(2),  INT_ROW(3),  INT_ROW(4),
+    INT_ROW(1), INT_ROW(2), INT_ROW(3), INT_ROW(4),
+#if INT_ROWS >= 6
+    INT_ROW(5), INT_ROW(6),
+#endif
 #if INT_ROWS >= 12
-    INT_ROW(5), INT_ROW(6),  INT_ROW(7),  INT_ROW(8),
-    INT_ROW(9), INT_ROW(10), INT_ROW(11), INT_ROW(12),
+    INT_ROW(7), INT_ROW(8), INT_ROW(9), INT_ROW(10), INT_ROW(11), INT_ROW(12),
 #endif
 };
 
@@ -237,6 +290,18 @@ static int32_t int_start_factor(enum dtype t)
     return t == DTYPE_I4 ? -8 : t == DTYPE_I8 ? -I8_OFFSET : t == DTYPE_A8 ? 128 - I8_OFFSET : 0;
 }
 
+/* Put the quads of n elements at their places, which are `step` quads apart. */
+ALWAYS_INLINE void int_put(int32_t *quads, size_t step, const int8_t *bytes, uint32_t n)
+{
+    int32_t four[QUANT_CHUNK / 4];
+
+    memcpy(four, bytes, sizeof(four));
+    UNROLL
+    for (uint32_t i = 0; i < QUANT_CHUNK / 4; i++)
+        if (n == QUANT_CHUNK || i < (n + 7) / 8 * 2)
+            quads[i * step] = four[i];
+}
+
 static void int_pack_row(const struct weight *w, int32_t *slot, uint32_t r, uint32_t n_rows,
                          const float *a)
 {
@@ -244,24 +309,22 @@ static void int_pack_row(const struct weight *w, int32_t *slot, uint32_t r, uint
     int32_t *start = slot + int_slot_start(n_rows) + r;
     float *sums = (float *)slot + int_slot_sums(w, n_rows) + r; /* of affine types */
     int32_t *quads = slot + int_slot_quads(w, n_rows) + r;
-    uint32_t n_quads = (w->k + 7) / 8 * 2;
     int32_t factor = int_start_factor(w->dtype);
 
     memcpy(slot + r, &row.scale, sizeof(row.scale));
     for (uint32_t k = 0; k < w->k; k += w->group, start += n_rows) {
         uint32_t end = min_u32(k + w->group, w->k);
-
-        int32_t sum = 0;
+        vi lanes = v_set1_i32(0);
 
         for (uint32_t c = k; c < end; c += QUANT_CHUNK) {
             _Alignas(64) int8_t bytes[QUANT_CHUNK];
-            int32_t four[QUANT_CHUNK / 4];
+            uint32_t n = min_u32(end - c, QUANT_CHUNK);
 
-            sum += quant_chunk(bytes, a + c, min_u32(end - c, QUANT_CHUNK), row.inverse);
-            memcpy(four, bytes, sizeof(four));
-            for (uint32_t i = 0; i < QUANT_CHUNK / 4 && c / 4 + i < n_quads; i++)
-                quads[(size_t)(c / 4 + i) * n_rows] = four[i];
+            quant_chunk(bytes, a + c, n, row.inverse, &lanes);
+            int_put(quads + (size_t)(c / 4) * n_rows, n_rows, bytes, n);
         }
+        int32_t sum = quant_sum(lanes);
+
         *start = factor * sum;
         if (dtype_is_affine(w->dtype)) {
             *sums = (float)sum;
@@ -292,6 +355,7 @@ static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
         g.sums = (const float *)(const void *)(slot + int_slot_sums(w, n));
         g.quads = slot + int_slot_quads(w, n);
         g.end = gemm_end_of(j, b->panel, i);
+        gemm_fetch_out(&g.end, n);
         int_tiles[n - 1][w->dtype - DTYPE_I8](&g);
         g.fetch = NULL;
     }

@@ -9,7 +9,8 @@
 #define VW 16          /* lanes of a vector */
 #define ACC_MAX 24     /* accumulators that fit into registers beside the operands */
 #define ROWS_MAX 12    /* most rows of one tile */
-#define INT_ACC_MAX 24 /* accumulators of integer products; their float sums are in memory */
+#define INT_ACC_MAX 12 /* accumulators of integer products: as many float sums are beside them */
+#define INT_ROWS 6     /* most rows of their tiles: more of them cost more in spilled sums */
 #define I8_OFFSET 128  /* v_dot_i8() multiplies by the stored, unsigned weight */
 
 typedef float vf __attribute__((vector_size(64)));

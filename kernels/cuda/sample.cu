@@ -203,10 +203,29 @@ static __device__ void add_penalties(const struct sample_row *row, const struct 
     }
 }
 
+/* The word at an index, of pairs of the words that allow an id. */
+static __device__ uint32_t allowing_word(const uint32_t *pairs, uint32_t n_pairs, uint32_t index)
+{
+    uint32_t low = 0, high = n_pairs;
+
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (pairs[2 * mid] < index)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n_pairs && pairs[2 * low] == index ? pairs[2 * low + 1] : 0;
+}
+
 static __device__ void apply_mask(const struct sample_row *row, const uint32_t *mask, uint32_t n,
                                   float *x)
 {
-    if (row->mask_is_sparse) {
+    if (row->n_mask && row->mask_form == SAMPLE_MASK_ALLOWS) {
+        for (uint32_t id = threadIdx.x; id < n; id += THREADS) /* a warp has one word */
+            if (!(allowing_word(mask, row->n_mask / 2, id / 32) >> id % 32 & 1))
+                x[id] = -INFINITY;
+    } else if (row->mask_form == SAMPLE_MASK_FORBIDS) {
         for (uint32_t i = 2 * threadIdx.x; i < row->n_mask; i += 2 * THREADS)
             for (uint32_t no = ~mask[i + 1]; no; no &= no - 1)
                 x[32 * mask[i] + (uint32_t)__ffs((int)no) - 1] = -INFINITY;

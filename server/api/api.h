@@ -48,6 +48,7 @@ void api_preamble(struct server *srv, struct http_exchange *x);
 void api_preamble_delete(struct server *srv, struct http_exchange *x);
 void api_session(struct server *srv, struct http_exchange *x); /* /v1/sessions/{id} */
 void api_session_close(struct server *srv, struct http_exchange *x);
+void api_openapi(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);
 
 /* Whether the engine's answer is OK. If not, the exchange has its error answer. */

@@ -395,6 +395,9 @@ static void write_scheduling(struct page *p, const struct engine_stats *st)
                  s->n_demoted);
     page_counter(p, "tarn:plans_ahead_total", "Steps planned while the one before ran.",
                  st->n_plans_ahead);
+    page_counter(p, "tarn:mask_waits_total",
+                 "Tokens that waited for a step or more until the mask of their form was computed.",
+                 st->n_mask_waits);
     page_gauge(p, "tarn:cost_model_relative_error",
                "Moving mean of |expected - seen| / seen of the time of steps.", st->cost_error);
     page_histogram(p, "tarn:step_seconds", "From a step's plan to its tokens.", &st->step_s);

@@ -54,6 +54,7 @@ static const struct route routes[] = {
     {"DELETE", "/v1/preambles/", true, false, false, false, true, api_preamble_delete},
     {"GET", "/v1/sessions/", true, false, false, false, true, api_session},
     {"POST", "/v1/sessions/", true, false, false, false, true, api_session_close},
+    {"GET", "/openapi.json", false, false, false, false, false, api_openapi},
     {"GET", "/v1/instances", false, false, false, true, false, api_instances},
     {"GET", "/health", false, true, false, false, false, api_health_ready},
     {"GET", "/health/live", false, true, false, false, false, api_health_live},

@@ -12,7 +12,7 @@
 #define SOURCE_BYTES_MAX ((size_t)1 << 20)
 #define HASH_BYTES 32
 
-/* Of a schema that is JSON text in a string. */
+/* Of a schema or a tag that is JSON text in a string. */
 static const struct js_limits inner_limits = {.n_values_max = 200000,
                                               .n_bytes_max = (size_t)64 << 20};
 
@@ -83,7 +83,8 @@ static enum status wish_for(struct wish *w, enum grammar_kind kind, const char *
     return OK;
 }
 
-/* {type: "text" | "json_object" | "json_schema", json_schema: {schema}} */
+/* {type: "text" | "json_object"}, {type: "json_schema", json_schema: {schema}}, or
+ * {type: "structural_tag", ...} */
 static enum status read_response_format(struct wish *w, const struct json *v, struct buf *why)
 {
     const char *field = "response_format", *type = NULL;
@@ -97,9 +98,12 @@ static enum status read_response_format(struct wish *w, const struct json *v, st
         return OK;
     if (strcmp(type, "json_object") == 0)
         return wish_for(w, GRAMMAR_JSON_OBJECT, field, NULL, why);
+    if (strcmp(type, "structural_tag") == 0)
+        return wish_for(w, GRAMMAR_TAGS, field, v, why);
     if (strcmp(type, "json_schema") != 0)
         return buf_why(why, ERR_UNSUPPORTED,
-                       "%s: type \"%.40s\" is not supported; text, json_object and json_schema are",
+                       "%s: type \"%.40s\" is not supported; text, json_object, json_schema and "
+                       "structural_tag are",
                        field, type);
     const struct json *schema = js_get(v, "json_schema"), *inner;
     inner = js_is(schema, JS_OBJECT) ? js_get(schema, "schema") : NULL;
@@ -115,7 +119,8 @@ static enum status read_structured_outputs(struct wish *w, const struct json *v,
     } rows[] = {{"json", GRAMMAR_JSON_SCHEMA},
                 {"regex", GRAMMAR_REGEX},
                 {"choice", GRAMMAR_CHOICE},
-                {"grammar", GRAMMAR_EBNF}};
+                {"grammar", GRAMMAR_EBNF},
+                {"structural_tag", GRAMMAR_TAGS}};
     const char *field = "structured_outputs";
     const struct json *object;
     enum status s = OK;
@@ -123,10 +128,10 @@ static enum status read_structured_outputs(struct wish *w, const struct json *v,
     if (!js_is(v, JS_OBJECT))
         return buf_why(why, ERR_INVALID, "%s: expected an object, got %s", field,
                        js_type_name(js_typeof(v)));
-    if (js_get_set(v, "structural_tag") || js_get_set(v, "whitespace_pattern"))
+    if (js_get_set(v, "whitespace_pattern"))
         return buf_why(why, ERR_UNSUPPORTED,
-                       "%s: structural_tag and whitespace_pattern are not supported; json, "
-                       "json_object, regex, choice and grammar are",
+                       "%s: whitespace_pattern is not supported; json, json_object, regex, choice, "
+                       "grammar and structural_tag are",
                        field);
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(rows); i++)
         if (js_get_set(v, rows[i].name))
@@ -305,7 +310,8 @@ static enum status compile(struct grammar_vocab *vocab, const struct wish *w, st
     enum status status = OK;
 
     buf_init(&inner, BUF_WHY_MAX / 2);
-    if (w->kind == GRAMMAR_JSON_SCHEMA && js_is(source, JS_STRING)) { /* a schema as JSON text */
+    bool is_json = w->kind == GRAMMAR_JSON_SCHEMA || w->kind == GRAMMAR_TAGS;
+    if (is_json && js_is(source, JS_STRING)) { /* JSON text */
         size_t len;
         const char *text = js_string(source, &len);
         status = js_parse_limited(&parsed, text, len, &inner_limits, &inner);

@@ -1,6 +1,7 @@
 /* structured.h - the fields of a request that ask for an answer of a given form, as a grammar.
  *
  *   OpenAI     response_format: {type: "json_object"}, {type: "json_schema", json_schema: {schema}}
+ *   xgrammar   response_format: {type: "structural_tag", format}, or {..., structures, triggers}
  *   vLLM       structured_outputs: {json, json_object, regex, choice, grammar}, and the older
  *              guided_json, guided_regex, guided_choice, guided_grammar
  *   llama.cpp  grammar (GBNF), json_schema

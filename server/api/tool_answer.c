@@ -33,7 +33,9 @@ enum status tool_answer_create(struct tool_answer **out, const struct tools_use 
     if (!t)
         return ERR_NOMEM;
     t->short_ids = u->short_ids;
-    call_parser_init(&t->parser, u->format, buf_str(&u->names), u->names.len, u->n_calls_max);
+    const struct call_names names = {buf_str(&u->names), u->names.len, buf_str(&u->types),
+                                     u->types.len};
+    call_parser_init(&t->parser, u->format, &names, u->n_calls_max);
     return OK;
 }
 

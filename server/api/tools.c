@@ -8,6 +8,7 @@
 #include "server/api/structured.h"
 #include "server/server.h"
 
+#define TYPES_BYTES_MAX ((size_t)4 << 20)
 #define NAMES_BYTES_MAX ((size_t)TOOLS_MAX * (TOOL_NAME_BYTES_MAX + 1))
 
 /* --- tools --- */
@@ -182,6 +183,58 @@ static bool any_strict(const struct json *tools)
     return false;
 }
 
+/* --- types of arguments, for formats that write them as plain text --- */
+
+/* "s": a string; "n": a string or null; 0: another one, or not known. */
+static char type_of(const struct json *schema)
+{
+    const struct json *type = js_get(schema, "type"), *values = js_get(schema, "enum");
+    bool is_string = js_len(values) > 0, is_null = false;
+    const char *word;
+
+    if (js_is(type, JS_STRING) && js_read_cstr(type, "", &word, NULL) == OK)
+        return strcmp(word, "string") == 0 ? 's' : 0;
+    if (!js_is(type, JS_ARRAY)) {
+        for (size_t i = 0; i < js_len(values); i++)
+            is_string = is_string && js_is(js_at(values, i), JS_STRING);
+        return is_string ? 's' : 0;
+    }
+    is_string = false;
+    for (size_t i = 0; i < js_len(type); i++) {
+        if (js_read_cstr(js_at(type, i), "", &word, NULL) != OK)
+            return 0;
+        if (strcmp(word, "null") == 0)
+            is_null = true;
+        else if (strcmp(word, "string") == 0)
+            is_string = true;
+        else
+            return 0;
+    }
+    return is_string ? (is_null ? 'n' : 's') : 0;
+}
+
+static enum status list_types(const struct json *tools, struct buf *out, struct buf *why)
+{
+    enum status s = OK;
+
+    for (size_t i = 0; s == OK && i < js_len(tools); i++) {
+        const struct json *function = js_get(js_at(tools, i), "function");
+        const char *name = js_string(js_get(function, "name"), NULL);
+        const struct json *all = js_get(js_get(function, "parameters"), "properties");
+        for (void *it = js_first(all); s == OK && it; it = js_next(all, it)) {
+            char type = type_of(js_it_value(it));
+            if (!type)
+                continue;
+            s = buf_putc(out, type);
+            if (s == OK)
+                s = buf_append(out, name, strlen(name) + 1);
+            if (s == OK)
+                s = buf_append(out, js_it_key(it), strlen(js_it_key(it)) + 1);
+        }
+    }
+    return s == OK ? OK : buf_why(why, s, "tools: too many parameters");
+}
+
 /* --- use --- */
 
 static enum status make_grammar(struct grammar **out, const struct tools_use *u,
@@ -236,10 +289,13 @@ static enum status begin_use(struct tools_use *u, struct grammar **grammar,
     u->n_calls_max = parallel && !w->only ? TOOLS_MAX : 1;
     u->short_ids = srv->chat_traits.short_call_ids;
     w->many = parallel && !w->only;
-    stopping_show(stopping, srv->tokenizer, u->format->marker);
-    stopping_show(stopping, srv->tokenizer, u->format->end);
+    if (u->format->syntax == CALLS_TAGS)
+        s = list_types(w->tools, &u->types, why);
+    for (size_t i = 0; i < TOOL_WORDS_MAX; i++)
+        stopping_show(stopping, srv->tokenizer, u->format->words[i]);
     /* Without a marker, text and calls cannot be told apart before the whole answer is there. */
-    if (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel)))
+    if (s == OK &&
+        (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel))))
         s = make_grammar(grammar, u, w, stopping, srv, why);
     return s;
 }
@@ -253,6 +309,7 @@ enum status tools_read(struct tools_use *u, struct grammar **grammar, struct sto
     bool parallel = true;
 
     buf_init(&u->names, NAMES_BYTES_MAX);
+    buf_init(&u->types, TYPES_BYTES_MAX);
     if (!is_chat && js_len(js_get_set(body, "tools")) > 0)
         return buf_why(why, ERR_UNSUPPORTED, "tools: only chats have them");
     enum status s = js_get_bool(body, "parallel_tool_calls", &parallel, why);
@@ -273,5 +330,6 @@ enum status tools_read(struct tools_use *u, struct grammar **grammar, struct sto
 void tools_use_fini(struct tools_use *u)
 {
     buf_fini(&u->names);
+    buf_fini(&u->types);
     *u = (struct tools_use){0};
 }

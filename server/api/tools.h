@@ -2,7 +2,7 @@
  *
  * A choice of "required" or of a function, and what a function says `strict` to, become a grammar.
  *
- * Owns    the names: tools_use_fini().
+ * Owns    names and types: tools_use_fini().
  * Thread  any.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_TOO_LARGE: words begin with the name of the field.
  * Units   none. */
@@ -22,6 +22,7 @@ struct stopping;
 struct tools_use {
     const struct tool_format *format; /* NULL: answers are text */
     struct buf names;                 /* of functions, each ends with NUL */
+    struct buf types;                 /* as in struct call_names */
     uint32_t n_calls_max;
     bool short_ids; /* as in struct chat_traits */
 };

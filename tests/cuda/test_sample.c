@@ -100,7 +100,7 @@ static void random_penalties(struct row *r, uint32_t n_vocab)
         sampler_state_count(&r->state, random_below(n_vocab));
 }
 
-/* Without forbidden ids, with a few, with most of them, with all. */
+/* Without forbidden ids, with a few, with most of them, with all; with few that are allowed. */
 static void random_mask(struct row *r, uint32_t n_vocab)
 {
     uint32_t kind = random_below(8), n_few = random_below(n_vocab < 5 ? n_vocab : 5);
@@ -114,6 +114,9 @@ static void random_mask(struct row *r, uint32_t n_vocab)
     for (uint32_t id = 0; kind >= 3 && id < n_vocab; id++)
         if (kind == 4 || random_below(50))
             vocab_mask_forbid(r->mask, id);
+    if (kind == 4 && random_below(4) > 0)
+        for (uint32_t i = 0; i <= n_few; i++)
+            vocab_mask_allow(r->mask, random_below(n_vocab));
     if (random_below(2) && n_vocab % 32) /* these bits have no meaning */
         r->mask[n_vocab / 32] &= (1u << n_vocab % 32) - 1;
 }

@@ -44,12 +44,13 @@ static void open_vocab(void)
 static enum status create(struct grammar **out, uint8_t kind, const char *source, size_t len,
                           struct buf *why)
 {
-    const enum grammar_kind kinds[] = {GRAMMAR_JSON_SCHEMA, GRAMMAR_REGEX, GRAMMAR_EBNF};
-    uint32_t k = kind == 's' ? 0 : kind == 'r' ? 1 : kind == 'e' ? 2 : kind % 3;
+    const enum grammar_kind kinds[] = {GRAMMAR_JSON_SCHEMA, GRAMMAR_REGEX, GRAMMAR_EBNF,
+                                       GRAMMAR_TAGS};
+    uint32_t k = kind == 's' ? 0 : kind == 'r' ? 1 : kind == 'e' ? 2 : kind == 't' ? 3 : kind % 4;
     struct json *j = NULL;
     enum status s = OK;
 
-    if (k == 0)
+    if (k == 0 || k == 3)
         s = js_parse(&j, source, len, why);
     else if (!(j = js_new_string(source, len)))
         s = buf_why(why, ERR_INVALID, "the source is not UTF-8");

@@ -7,6 +7,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #define NAMES "f\0get_weather\0"
+#define TYPES "sf\0s\0nf\0t\0"
+static const struct call_names names = {NAMES, sizeof NAMES - 1, TYPES, sizeof TYPES - 1};
 #define CALL_MARK '\1'
 
 struct result {
@@ -38,7 +40,7 @@ static void run(const struct tool_format *f, const char *text, size_t len, size_
 
     *r = (struct result){.n_calls = 0};
     buf_init(&r->out, (size_t)1 << 28);
-    call_parser_init(&p, f, NAMES, sizeof NAMES - 1, 3);
+    call_parser_init(&p, f, &names, 3);
     for (size_t at = 0; at < len; at += n)
         ASSERT(call_parser_feed(&p, text + at, len - at < n ? len - at : n, &sink) == OK);
     ASSERT(call_parser_finish(&p, &sink) == OK);
@@ -48,11 +50,13 @@ static void run(const struct tool_format *f, const char *text, size_t len, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const names[] = {"hermes", "llama3_json", "mistral", "granite"};
+    static const char *const formats[] = {"hermes",       "llama3_json", "mistral", "granite",
+                                          "deepseek_v31", "qwen3_coder", "glm45",   "pythonic",
+                                          "deepseek_v3",  "mistral_v11"};
     const char *text = (const char *)data;
 
-    for (size_t i = 0; i < 4; i++) {
-        const struct tool_format *f = tool_format_find(names[i], NULL);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const struct tool_format *f = tool_format_find(formats[i], NULL);
         struct result whole, part;
         run(f, text, size, size + 1, &whole);
         ASSERT(whole.n_calls > 0 ||

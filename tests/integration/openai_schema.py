@@ -27,7 +27,20 @@ class Schemas(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         import yaml
         self[name] = yaml.load(self.texts[name], getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        allow_null(self[name])
         return self[name]
+
+
+def allow_null(value: Any) -> None:
+    """Say OpenAPI 3.0's nullable in JSON schema's words."""
+    if isinstance(value, dict) and value.pop("nullable", False) is True:
+        if isinstance(value.get("type"), str):
+            value["type"] = [value["type"], "null"]
+        if "enum" in value:
+            value["enum"].append(None)
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, (dict, list)):
+            allow_null(item)
 
 
 @functools.lru_cache(None)

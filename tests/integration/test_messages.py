@@ -67,6 +67,11 @@ def text_of(message: Any) -> str:
     return message.content[0].text
 
 
+def parts(message: Any) -> Any:
+    return [b.model_dump(include={"type", "text", "thinking", "signature"})
+            for b in message.content]
+
+
 def n_input(usage: Any) -> int:
     return (usage.input_tokens + usage.cache_read_input_tokens
             + usage.cache_creation_input_tokens)
@@ -203,10 +208,6 @@ def thoughts_are_a_block_of_their_own() -> None:
     more = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 200,
             "temperature": 0.8, "output_config": {"format": FORM}, "extra_body": {
                 "chat_template_kwargs": {"begins": True, "enable_thinking": True}}}
-    def parts(message: Any) -> Any:
-        return [b.model_dump(include={"type", "text", "thinking", "signature"})
-                for b in message.content]
-
     n_both, all_kinds = 0, []
     for seed in range(4):
         more["extra_body"].update(seed=seed, logit_bias={str(found["tokens"][0]): 8 + seed})
@@ -408,6 +409,13 @@ def unknown_fields_are_named() -> None:
     assert headers["x-tarn-ignored-fields"] == "temprature (did you mean temperature?)", headers
 
 
+def fields_without_effect_change_no_token() -> None:
+    plain = ask(temperature=0)
+    more = ask(temperature=0, service_tier="auto", inference_geo="us", metadata={"user_id": "u"},
+               speed="standard", extra_body={"diagnostics": {}})
+    assert parts(more) == parts(plain) and more.usage.output_tokens == plain.usage.output_tokens
+
+
 def a_client_that_leaves_ends_its_request() -> None:
     server = SERVERS["tools"]
     s = server.open_raw("/v1/messages", {"messages": QUESTION, "max_tokens": 700, "stream": True,
@@ -426,7 +434,7 @@ TESTS = [an_answer_is_that_of_a_chat, an_answer_says_why_it_ended,
          an_answer_has_the_form_that_was_asked_for, faults_are_400_and_named,
          every_refusal_has_anthropics_form, the_package_raises_its_errors,
          models_are_listed_in_anthropics_form, unknown_fields_are_named,
-         a_client_that_leaves_ends_its_request]
+         fields_without_effect_change_no_token, a_client_that_leaves_ends_its_request]
 
 
 def main() -> int:

@@ -26,6 +26,12 @@ SHIP = {"type": "object", "properties": {
     "height": {"type": "integer", "minimum": 0, "maximum": 999}},
     "required": ["name", "kind", "height"], "additionalProperties": False}
 
+TAG = {"type": "structural_tag", "format": {
+    "type": "triggered_tags", "triggers": ["<n"], "at_least_one": True, "stop_after_first": True,
+    "tags": [{"begin": "<n=", "end": ">", "content": {
+        "type": "json_schema",
+        "json_schema": {"type": "integer", "minimum": 1, "maximum": 50}}}]}}
+
 SERVER: Server
 RANDOM: Server  # a model with random weights, which writes what it may
 N_SCHEMAS = 60
@@ -88,7 +94,9 @@ def every_name_of_a_form_is_understood() -> None:
             ("structured_outputs", {"choice": words}, "the (tower|ship)"),
             ("structured_outputs", {"json": integer}, r"[1-9]\d?"),
             ("structured_outputs", {"json_object": True}, None),
-            ("structured_outputs", {"grammar": 'start: "x" /[0-9]/'}, "x[0-9]")):
+            ("structured_outputs", {"grammar": 'start: "x" /[0-9]/'}, "x[0-9]"),
+            ("structured_outputs", {"structural_tag": json.dumps(TAG)}, r"<n=[1-9]\d?>"),
+            ("response_format", TAG, r"<n=[1-9]\d?>")):
         text, reason = ask(SERVER, "What is it?", **{field: value})
         if pattern:
             assert re.fullmatch(pattern, text) and reason == "stop", (field, value, text)
@@ -96,6 +104,15 @@ def every_name_of_a_form_is_understood() -> None:
             assert isinstance(json.loads(text), dict), text
         else:
             assert text.startswith("{"), text
+
+
+def text_goes_on_around_tags() -> None:
+    tag = {"type": "structural_tag", "triggers": [" t"], "structures": [
+        {"begin": " the ", "schema": {"enum": [1, 2]}, "end": "!"}]}
+    for s, seed in ((SERVER, 1), (SERVER, 2), (RANDOM, 3), (RANDOM, 4)):
+        text, _ = ask(s, "Who is it?", response_format=tag, seed=seed, temperature=1)
+        for part in text.split(" t")[1:-1]:  # the last one may be cut
+            assert re.match("he [12]!", part), text
 
 
 def completions_and_streams_have_forms_too() -> None:
@@ -136,6 +153,8 @@ def faults_are_400_and_named() -> None:
             ("response_format", schema_format({"not": {}}), "not supported: not"),
             ("response_format", schema_format({"type": "what"}), "unknown type what"),
             ("guided_regex", "(a", ") is missing"),
+            ("response_format", {"type": "structural_tag", "format": {"type": "qwen"}},
+             "the format qwen"),
             ("guided_regex", "(?=a)", "look-ahead"),
             ("grammar", "root ::= root", "left recursion"),
             ("guided_choice", [1], "something else than strings"),
@@ -180,7 +199,7 @@ def finished_answers_of_random_schemas_are_valid() -> None:
 
 
 TESTS = [a_schema_gives_valid_json, every_name_of_a_form_is_understood,
-         completions_and_streams_have_forms_too, a_form_that_allows_all_text_changes_no_token,
+         text_goes_on_around_tags, completions_and_streams_have_forms_too, a_form_that_allows_all_text_changes_no_token,
          an_answer_is_the_same_alone_and_in_a_batch, min_tokens_gives_way_to_the_end_of_a_form,
          faults_are_400_and_named, finished_answers_of_random_schemas_are_valid]
 

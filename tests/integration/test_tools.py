@@ -45,6 +45,9 @@ MISTRAL = (HERMES.replace('<tool_call>\n{"name": <name>, "arguments": <arguments
 LLAMA = HERMES.replace(
     '<tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call>',
     '{"name": function name, "parameters": dictionary of argument name and its value}')
+CODER = HERMES.replace(
+    '<tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call>',
+    "<tool_call>\n<function=name>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>")
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a town.", "parameters": {
         "type": "object", "properties": {
@@ -271,7 +274,12 @@ def main() -> int:
         with (tarn_server(make_folder(root, "h", HERMES)) as SERVERS["hermes"],
               tarn_server(make_folder(root, "s", HERMES, "<tool_call>")) as SERVERS["special"],
               tarn_server(make_folder(root, "m", MISTRAL, "[TOOL_CALLS]")) as SERVERS["mistral"],
-              tarn_server(make_folder(root, "l", LLAMA)) as SERVERS["llama"]):
+              tarn_server(make_folder(root, "l", LLAMA)) as SERVERS["llama"],
+              tarn_server(make_folder(root, "c", CODER)) as SERVERS["coder"],
+              tarn_server(make_folder(root, "p", HERMES), "--tool-call-parser", "pythonic")
+              as SERVERS["python"],
+              tarn_server(make_folder(root, "d", HERMES), "--tool-call-parser", "deepseek_v31")
+              as SERVERS["deepseek"]):
             for name, server in SERVERS.items():
                 CLIENTS[name] = openai.OpenAI(base_url=server.url + "/v1", api_key="x",
                                               max_retries=0, timeout=TIMEOUT)

@@ -42,8 +42,8 @@ static void check(const struct vocab_rules *rules, const struct mask *unfinished
 {
     struct form f;
 
-    assert_ok(form_open(&f, NULL, "", rules, &model, false));
-    assert_allows(form_mask(&f, unfinished ? unfinished->words : NULL, answer, n), want);
+    assert_ok(form_open(&f, NULL, "", rules, &model, NULL, false));
+    assert_allows(form_mask(&f, 0, unfinished ? unfinished->words : NULL, answer, n), want);
     form_close(&f);
 }
 
@@ -53,9 +53,9 @@ static void without_rules_the_mask_of_min_tokens_is_used_as_it_is(void **state)
     struct form f;
 
     (void)state;
-    assert_ok(form_open(&f, NULL, "", &no_rules, &model, false));
-    assert_null(form_mask(&f, NULL, NULL, 0));
-    assert_ptr_equal(form_mask(&f, unfinished.words, NULL, 0), unfinished.words);
+    assert_ok(form_open(&f, NULL, "", &no_rules, &model, NULL, false));
+    assert_null(form_mask(&f, 0, NULL, NULL, 0));
+    assert_ptr_equal(form_mask(&f, 0, unfinished.words, NULL, 0), unfinished.words);
     assert_ok(form_feed(&f, 3));
     form_close(&f);
 }
@@ -176,24 +176,24 @@ static void a_grammar_is_narrowed_and_wins_where_nothing_is_left(void **state)
     assert_ok(grammar_create(&g, vocab, GRAMMAR_REGEX, source, &why));
     vocab_mask_allow(allowed, a);
     vocab_mask_allow(allowed, b);
-    assert_ok(form_open(&f, g, "", &rules, &demo, false));
-    const uint32_t *mask = form_mask(&f, NULL, NULL, 0);
+    assert_ok(form_open(&f, g, "", &rules, &demo, NULL, false));
+    const uint32_t *mask = form_mask(&f, 0, NULL, NULL, 0);
     assert_true(vocab_mask_allows(mask, a) && vocab_mask_allows(mask, b));
     assert_int_equal(count(mask, n_vocab), 2);
     /* The bad word gives way to none of the stronger ones, and both leave a. */
     rules = (struct vocab_rules){allowed, 1, ends, ids};
     form_close(&f);
-    assert_ok(form_open(&f, g, "", &rules, &demo, false));
-    mask = form_mask(&f, NULL, NULL, 0);
+    assert_ok(form_open(&f, g, "", &rules, &demo, NULL, false));
+    mask = form_mask(&f, 0, NULL, NULL, 0);
     assert_true(vocab_mask_allows(mask, a));
     assert_int_equal(count(mask, n_vocab), 1);
     /* Neither a nor b goes on with the grammar: x does, and then the end. */
     assert_ok(form_feed(&f, a));
-    mask = form_mask(&f, NULL, &a, 1);
+    mask = form_mask(&f, 0, NULL, &a, 1);
     assert_true(vocab_mask_allows(mask, id_of("x")));
     assert_false(vocab_mask_allows(mask, a));
     assert_ok(form_feed(&f, id_of("x")));
-    mask = form_mask(&f, NULL, NULL, 0);
+    mask = form_mask(&f, 0, NULL, NULL, 0);
     assert_true(vocab_mask_allows(mask, EOS));
     assert_int_equal(count(mask, n_vocab), 1);
     form_close(&f);

@@ -276,6 +276,51 @@ static void grammars_match_in_both_notations(void **state)
     check_rows(rows, ARRAY_SIZE(rows));
 }
 
+#define TAG_INT "{\"type\": \"json_schema\", \"json_schema\": {\"type\": \"integer\"}}"
+
+static void structural_tags_match_text_and_tags(void **state)
+{
+    static const struct row rows[] = {
+        {GRAMMAR_TAGS,
+         "{\"type\": \"structural_tag\", \"triggers\": [\"<f=\"], \"structures\": ["
+         "{\"begin\": \"<f=a>\", \"schema\": {\"type\": \"integer\"}, \"end\": \"</f>\"}, "
+         "{\"begin\": \"<f=b>\", \"schema\": {\"type\": \"null\"}, \"end\": \"</f>\"}]}",
+         {"", "any < text <f", "x<f=a>12</f>", "<<f=a>1</f><f=b>null</f>\xc3\xa4 <f=a>3</f>."},
+         {"<f=", "<f=c>1</f>", "x<f=a>null</f>", "<f=a>1</g>", "<f=a>1", "\xc3"}},
+        {GRAMMAR_TAGS,
+         "{\"format\": {\"type\": \"triggered_tags\", \"at_least_one\": true, "
+         "\"stop_after_first\": true, \"triggers\": [\"[\", \"(\"], \"tags\": ["
+         "{\"begin\": \"[\", \"content\": " TAG_INT ", \"end\": \"]\"}, "
+         "{\"begin\": \"(\", \"content\": " TAG_INT ", \"end\": [\")\", \">\"]}]}}",
+         {"[1]", "(2)", "(2>"},
+         {"", "x[1]", "[1]x", "[1)", "[1](2)"}},
+        {GRAMMAR_TAGS,
+         "{\"format\": {\"type\": \"sequence\", \"elements\": [{\"type\": \"tag\", \"begin\": "
+         "\"<think>\", \"content\": {\"type\": \"any_text\", \"excludes\": [\"bad\"]}, \"end\": "
+         "\"</think>\"}, {\"type\": \"or\", \"elements\": [{\"type\": \"const_string\", "
+         "\"value\": \"yes\"}, {\"type\": \"regex\", \"pattern\": \"no+\"}, {\"type\": "
+         "\"grammar\", "
+         "\"grammar\": \"root ::= \\\"x\\\" [0-9]\"}]}]}}",
+         {"<think></think>yes", "<think>a</thin </think>noo", "<think>ba d</think>x7"},
+         {"yes", "<think>bad</think>yes", "<think></think></think>yes", "<think></think>"}},
+        {GRAMMAR_TAGS,
+         "{\"format\": {\"type\": \"tags_with_separator\", \"separator\": \", \", \"tags\": ["
+         "{\"type\": \"tag\", \"begin\": \"a\", \"content\": " TAG_INT ", \"end\": \"\"}, "
+         "{\"begin\": \"b\", \"content\": " TAG_INT ", \"end\": \";\"}]}}",
+         {"", "a1", "a1, b2;", "b2;, a3, a4"},
+         {"a1,", "b2", "a1, ", "a1 b2;", "x"}},
+        {GRAMMAR_TAGS,
+         "{\"format\": {\"type\": \"tag\", \"begin\": \"{\", \"end\": \"}\", \"content\": "
+         "{\"type\": \"triggered_tags\", \"triggers\": [\"abab\", \"bac\"], \"tags\": [{\"begin\": "
+         "\"abab\", \"content\": " TAG_INT ", \"end\": \"!\"}, {\"begin\": \"bac\", \"content\": "
+         "{\"type\": \"any_text\"}, \"end\": \"aa\"}]}}}",
+         {"{}", "{aba}", "{aabab5!x}", "{abacx yaaab}", "{bacxaaabab1!}"},
+         {"{ababx}", "{a}b}", "{bac}", "{abab5!", "{bacxa}"}}};
+
+    (void)state;
+    check_rows(rows, ARRAY_SIZE(rows));
+}
+
 static void what_cannot_be_enforced_is_refused_by_name(void **state)
 {
     static const struct {
@@ -314,7 +359,20 @@ static void what_cannot_be_enforced_is_refused_by_name(void **state)
         {GRAMMAR_EBNF, "root ::= \"a", ERR_INVALID, "closing quote"},
         {GRAMMAR_EBNF, "%import common.INT\nstart: INT", ERR_UNSUPPORTED, "%import"},
         {GRAMMAR_EBNF, "a ::= \"b\"", ERR_INVALID, "root is not defined"},
-        {GRAMMAR_CHOICE, "[]", ERR_INVALID, "at least one"}};
+        {GRAMMAR_CHOICE, "[]", ERR_INVALID, "at least one"},
+        {GRAMMAR_TAGS, "[]", ERR_INVALID, "object"},
+        {GRAMMAR_TAGS, "{}", ERR_INVALID, "neither format nor structures"},
+        {GRAMMAR_TAGS, "{\"format\": {\"type\": \"what\"}}", ERR_UNSUPPORTED, "what"},
+        {GRAMMAR_TAGS, "{\"format\": {\"type\": \"qwen_xml_parameter\"}}", ERR_UNSUPPORTED,
+         "qwen_xml_parameter"},
+        {GRAMMAR_TAGS,
+         "{\"structures\": [{\"begin\": \"<a>\", \"schema\": {}, \"end\": \"\"}], "
+         "\"triggers\": [\"<b\"]}",
+         ERR_INVALID, "no tag begins with the trigger <b"},
+        {GRAMMAR_TAGS,
+         "{\"structures\": [{\"begin\": \"<a>\", \"schema\": {\"not\": {}}, \"end\": "
+         "\"\"}], \"triggers\": [\"<\"]}",
+         ERR_UNSUPPORTED, "not"}};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -409,6 +467,9 @@ static void masks_are_those_of_trying_each_token(void **state)
         {GRAMMAR_REGEX, "[^\\n]{3,40}"},
         {GRAMMAR_CHOICE, "[\"the captain\", \"the ship\", \"then\"]"},
         {GRAMMAR_EBNF, "root ::= (\"- \" [^\\n]+ \"\\n\")+"},
+        {GRAMMAR_TAGS,
+         "{\"structures\": [{\"begin\": \"the \", \"schema\": {\"type\": \"integer\"}, \"end\": "
+         "\".\"}], \"triggers\": [\"th\"]}"},
         {GRAMMAR_JSON_SCHEMA,
          "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\"}, \"tags\": "
          "{\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"maxItems\": 4}, \"n\": "
@@ -507,6 +568,7 @@ int main(void)
         cmocka_unit_test(regular_expressions_match_what_they_say),
         cmocka_unit_test(schemas_match_their_values),
         cmocka_unit_test(grammars_match_in_both_notations),
+        cmocka_unit_test(structural_tags_match_text_and_tags),
         cmocka_unit_test(what_cannot_be_enforced_is_refused_by_name),
         cmocka_unit_test(masks_are_those_of_trying_each_token),
         cmocka_unit_test(answers_of_random_schemas_are_json),

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/rng.h"
 #include "engine/grammar/grammar.h"
+#include "engine/run/vocab_mask.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
 #define TEXT_BYTES_MAX ((size_t)2 << 20)
@@ -248,6 +250,91 @@ static void an_object_has_up_to_1000_properties(void **state)
     }
 }
 
+/* --- work --- */
+
+#define N_STEPS 40u
+
+struct trace {
+    enum status status; /* that ended the answer */
+    uint32_t n;
+    struct {
+        uint32_t n_allowed, work;
+        uint64_t credit;
+    } steps[N_STEPS];
+};
+
+static struct grammar *regex(const char *source)
+{
+    struct json *j = js_new_string(source, strlen(source));
+    struct grammar *g;
+
+    assert_ok(grammar_create(&g, vocab, GRAMMAR_REGEX, j, &why));
+    js_unref(j);
+    return g;
+}
+
+/* Write an answer of random tokens, and note what each mask was. slice UINT32_MAX: no bound. */
+static void write_answer(struct grammar *g, uint64_t seed, uint32_t slice, struct trace *out)
+{
+    uint32_t n_vocab = tokenizer_n_vocab(tokenizer), eos = tokenizer_eos(tokenizer);
+    uint32_t *mask = calloc(vocab_mask_n_words(n_vocab), sizeof *mask);
+    struct grammar_run r;
+
+    *out = (struct trace){.n = 0};
+    assert_ok(grammar_run_init(&r, g, true));
+    for (uint32_t i = 0; i < N_STEPS && !r.is_over; i++) {
+        uint32_t n = 0, at;
+        enum status s = grammar_run_try_mask(&r, slice, &eos, 1, mask);
+        while (s == ERR_BUSY && (s = grammar_run_prepare(&r)) == OK)
+            s = grammar_run_try_mask(&r, slice, &eos, 1, mask);
+        if ((out->status = s) != OK)
+            break;
+        for (uint32_t id = 0; id < n_vocab; id++)
+            n += vocab_mask_allows(mask, id);
+        out->steps[i].n_allowed = n;
+        out->steps[i].work = r.work;
+        out->steps[i].credit = r.credit;
+        out->n++;
+        at = rng_u32(seed, i) % n;
+        for (uint32_t id = 0; id < n_vocab; id++)
+            if (vocab_mask_allows(mask, id) && at-- == 0) {
+                assert_ok(grammar_run_feed(&r, &eos, 1, id));
+                break;
+            }
+    }
+    grammar_run_fini(&r);
+    free(mask);
+}
+
+static const char *const costly[] = {"(.*a.{900}b.*)", "([a-m]?[b-y]?){900}", "(a?){3000}b",
+                                     "(.{0,60}[a-m].{0,60}[n-z]){40}",
+                                     "([^x]*x){0,3000}(y?z?[a-z]?){900}"};
+
+/* An answer of a grammar that other answers have used, and one that computes its masks in slices,
+ * end as the same answer of a new grammar does: allowed, or refused at the same token. */
+static void work_is_that_of_the_answer_alone(void **state)
+{
+    struct trace alone, late;
+    uint32_t n_refused = 0;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(costly); i++) {
+        struct grammar *used = regex(costly[i]);
+        for (uint64_t seed = 0; seed < 2; seed++) {
+            struct grammar *g = regex(costly[i]);
+            write_answer(g, seed, UINT32_MAX, &alone);
+            write_answer(used, seed, (uint32_t)(1 + 3000 * seed), &late);
+            assert_memory_equal(&alone, &late, sizeof alone);
+            write_answer(used, seed, 500, &late);
+            assert_memory_equal(&alone, &late, sizeof alone);
+            n_refused += alone.status == ERR_TOO_LARGE;
+            grammar_unref(g);
+        }
+        grammar_unref(used);
+    }
+    assert_true(n_refused > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +350,7 @@ int main(void)
         cmocka_unit_test(chains_of_rules_are_read_in_one_pass),
         cmocka_unit_test(repetitions_have_bounds),
         cmocka_unit_test(an_object_has_up_to_1000_properties),
+        cmocka_unit_test(work_is_that_of_the_answer_alone),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

@@ -8,6 +8,8 @@
 #include "tests/unit/test.h"
 
 #define NAMES "f\0get_weather\0"
+#define TYPES "sf\0s\0nf\0t\0"
+static const struct call_names names = {NAMES, sizeof NAMES - 1, TYPES, sizeof TYPES - 1};
 
 /* The parts that came out, as one text: the text, then "|name(arguments)" for each call. */
 static enum status on_text(void *ctx, const char *bytes, size_t len)
@@ -41,7 +43,7 @@ static void run(const char *format, const char *text, size_t n, uint32_t n_calls
 
     assert_non_null(f);
     buf_init(out, 1 << 24);
-    call_parser_init(&p, f, NAMES, sizeof NAMES - 1, n_calls_max);
+    call_parser_init(&p, f, &names, n_calls_max);
     for (size_t at = 0; at < len; at += n)
         assert_int_equal(call_parser_feed(&p, text + at, len - at < n ? len - at : n, &sink), OK);
     assert_int_equal(call_parser_finish(&p, &sink), OK);
@@ -64,6 +66,64 @@ static void check(const struct row *r)
                      buf_str(&out));
         buf_fini(&out);
     }
+}
+
+static void calls_without_a_json_object_are_found(void **state)
+{
+    static const struct row rows[] = {
+        {"mistral_v11", "Hm [TOOL_CALLS]f[ARGS]{\"a\": {}}[TOOL_CALLS]get_weather[ARGS]{}",
+         "Hm|f:{\"a\": {}}|get_weather:{}"},
+        {"mistral_v11", "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "|f:{}"},
+        {"mistral_v11", "[TOOL_CALLS]f{\"a\":1}", "|f:{\"a\":1}"},
+        {"mistral_v11", "[TOOL_CALLS]other[ARGS]{}", NULL},
+        {"mistral_v11", "[TOOL_CALLS]f [ARGS]", NULL},
+        {"deepseek_v3",
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": "
+         "\"```\"}"
+         "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```"
+         "json\n"
+         "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         "|f:{\"a\": \"```\"}|get_weather:{}"},
+        {"deepseek_v31",
+         "So.\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"b\": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜> "
+         "So.",
+         "So.|f:{}|f:{\"b\": 1} So."},
+        {"deepseek_v31", "<｜tool▁calls▁begin｜>f", NULL},
+        {"qwen3_coder",
+         "See:\n<tool_call>\n<function=f>\n<parameter=s>\n12\n</parameter>\n<parameter=n>\n12\n"
+         "</parameter>\n<parameter=x>\nnot \"so\"\n\n</parameter>\n</function>\n</tool_call>\n"
+         "<tool_call>\n<function=get_weather>\n</function>\n</tool_call>",
+         "See:|f:{\"s\": \"12\", \"n\": 12, \"x\": \"not \\\"so\\\"\\n\"}|get_weather:{}"},
+        {"qwen3_coder",
+         "<tool_call>\n<function=f>\n<parameter=s>\na</para\nb\n</parameter>\n<parameter=t>\nnull\n"
+         "</parameter>\n<parameter=b>\nTrue\n</parameter>\n<parameter=e>\n</parameter>\n"
+         "</function>\n</tool_call>",
+         "|f:{\"s\": \"a</para\\nb\", \"t\": null, \"b\": true, \"e\": \"\"}"},
+        {"qwen3_coder", "<tool_call>\n<function=other>\n</function>\n</tool_call>", NULL},
+        {"qwen3_coder", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", NULL},
+        {"qwen3_coder", "<tool_call><function=f>\n<parameter=s>\nx\n</parameter>oh",
+         "|f:{\"s\": "
+         "\"x\"}oh"},
+        {"glm45",
+         "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a\n</arg_value>\n<arg_key>k</arg_key>\n"
+         "<arg_value>{\"a\": [1]}</arg_value>\n</tool_call>\n<tool_call>get_weather\n</tool_call>",
+         "|f:{\"s\": \"a\\n\", \"k\": {\"a\": [1]}}|get_weather:{}"},
+        {"glm45", "<tool_call>f is a function</tool_call>", NULL},
+        {"pythonic", "[f(a=1, b=\"x\", c='it\\'s \\x41\"'), get_weather()]",
+         "|f:{\"a\": 1, \"b\": \"x\", \"c\": \"it's \\u0041\\\"\"}|get_weather:{}"},
+        {"pythonic", " [ f ( a = [1, (-2.5e3,), None,], b={'k': {\"l\": True}, }, ) ] ",
+         "|f:{\"a\": [1, [-2.5e3], null], \"b\": {\"k\": {\"l\": true}}}"},
+        {"pythonic", "<|python_start|>[f(a=false)]<|python_end|>", "|f:{\"a\": false}"},
+        {"pythonic", "[f(x) is one]", NULL},
+        {"pythonic", "[other()]", NULL},
+        {"pythonic", "Hi [f()]", NULL},
+        {"pythonic", "[1, 2]", NULL},
+        {"pythonic", "[f(a=01)]", "|f:{\"a\": )]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check(&rows[i]);
 }
 
 static void calls_of_every_format_are_found(void **state)
@@ -161,7 +221,7 @@ static void arguments_come_before_the_call_is_complete(void **state)
 
     (void)state;
     buf_init(&out, 1 << 16);
-    call_parser_init(&p, f, NAMES, sizeof NAMES - 1, 1);
+    call_parser_init(&p, f, &names, 1);
     assert_int_equal(call_parser_feed(&p, text, sizeof text - 1, &sink), OK);
     assert_string_equal(buf_str(&out), "|f:{\"a\":");
     call_parser_fini(&p);
@@ -212,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_every_format_are_found),
+        cmocka_unit_test(calls_without_a_json_object_are_found),
         cmocka_unit_test(what_is_no_call_stays_text),
         cmocka_unit_test(a_call_that_follows_a_faulty_one_is_found),
         cmocka_unit_test(a_cut_call_gives_the_arguments_so_far),

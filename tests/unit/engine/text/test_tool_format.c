@@ -21,10 +21,12 @@ static const struct tool_format *format_of(const char *source, size_t len)
 
 static void a_name_gives_its_format(void **state)
 {
-    static const char *const names[] = {"hermes", "llama3_json", "mistral", "granite"};
+    static const char *const names[] = {
+        "hermes",      "llama3_json",  "mistral",     "granite", "phi4_mini_json", "mistral_v11",
+        "deepseek_v3", "deepseek_v31", "qwen3_coder", "glm45",   "pythonic"};
 
     (void)state;
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         assert_string_equal(tool_format_find(names[i], NULL)->name, names[i]);
     assert_null(tool_format_find("none", NULL));
     assert_null(tool_format_find("auto", NULL));
@@ -43,10 +45,18 @@ static void templates_of_real_models_teach_their_format(void **state)
                 {"meta-llama-Llama-3.2-3B-Instruct", "llama3_json"},
                 {"meta-llama-Llama-3.3-70B-Instruct", "llama3_json"},
                 {"mistralai-Mistral-Nemo-Instruct-2407", "mistral"},
-                {"unsloth-mistral-Devstral-Small-2507", NULL},
-                {"mistralai-Ministral-3-14B-Reasoning-2512", NULL},
-                {"Qwen3-Coder", NULL},
-                {"GLM-4.6", NULL},
+                {"unsloth-mistral-Devstral-Small-2507", "mistral_v11"},
+                {"mistralai-Ministral-3-14B-Reasoning-2512", "mistral_v11"},
+                {"Qwen3-Coder", "qwen3_coder"},
+                {"Qwen3.5-4B", "qwen3_coder"},
+                {"NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "qwen3_coder"},
+                {"GLM-4.6", "glm45"},
+                {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "deepseek_v3"},
+                {"deepseek-ai-DeepSeek-V3.1", "deepseek_v31"},
+                {"ByteDance-Seed-OSS", NULL},
+                {"meetkai-functionary-medium-v3.1", NULL},
+                {"Kimi-K2-Instruct", NULL},
+                {"deepseek-ai-DeepSeek-V3.2", NULL},
                 {"MiniMax-M2", NULL},
                 {"openai-gpt-oss-120b", NULL}};
     const char *shared = getenv("TARN_SHARED");
@@ -104,6 +114,9 @@ static bool matches(const struct tool_format *f, const struct tool_wish *w, cons
 #define G_CALL "{\"name\": \"g\", \"arguments\": {}}"
 #define HERMES(call) "<tool_call>\n" call "\n</tool_call>"
 
+#define V3_BEGIN "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
+#define CODER(name, rest) "<tool_call>\n<function=" name ">\n" rest "</function>\n</tool_call>"
+
 static void a_grammar_has_the_calls_that_are_wished(void **state)
 {
     static const struct {
@@ -136,6 +149,32 @@ static void a_grammar_has_the_calls_that_are_wished(void **state)
         {"mistral", NULL, false, true, "[TOOL_CALLS] [" F_CALL ", " G_CALL "]", true},
         {"mistral", NULL, true, false, "So: [TOOL_CALLS][" F_CALL "]", true},
         {"granite", NULL, false, false, "<|tool_call|>[" G_CALL "]", true},
+        {"mistral_v11", NULL, false, true, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}",
+         true},
+        {"mistral_v11", NULL, false, false, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}",
+         false},
+        {"deepseek_v3", NULL, false, true,
+         V3_BEGIN "function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>"
+                  "<｜tool▁calls▁end｜>",
+         true},
+        {"deepseek_v31", NULL, true, true,
+         "So <｜ " V3_BEGIN "f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>"
+         "g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         true},
+        {"deepseek_v31", NULL, true, true, "So <｜tool▁calls▁begin｜> so", false},
+        {"qwen3_coder", NULL, false, false, CODER("f", "<parameter=a>\n1\n</parameter>\n"), true},
+        {"qwen3_coder", NULL, false, false, CODER("f", "<parameter=a>\nx\n</parameter>\n"), false},
+        {"qwen3_coder", NULL, false, false, CODER("f", ""), false},
+        {"qwen3_coder", NULL, true, true, "Hi " CODER("g", "<parameter=b>\nx<\n</parameter>\n"),
+         true},
+        {"glm45", NULL, false, true,
+         "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>12</arg_value>"
+         "\n</tool_call>\n<tool_call>g\n</tool_call>",
+         true},
+        {"glm45", NULL, false, true, "<tool_call>f\n</tool_call>", false},
+        {"pythonic", NULL, false, true, "[f(a=1), g()]", true},
+        {"pythonic", NULL, false, true, "[f(a='1')]", false},
+        {"pythonic", NULL, false, false, "[f()]", false},
     };
     struct json *tools = NULL;
 
@@ -143,6 +182,47 @@ static void a_grammar_has_the_calls_that_are_wished(void **state)
     assert_int_equal(js_parse(&tools, tools_text, sizeof tools_text - 1, NULL), OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct tool_wish w = {tools, rows[i].only, NULL, rows[i].is_free, rows[i].many};
+        if (matches(tool_format_find(rows[i].format, NULL), &w, rows[i].text) != rows[i].want)
+            fail_msg("row %zu: %s", i, rows[i].text);
+    }
+    js_unref(tools);
+}
+
+#define TAG(key, value) "<parameter=" key ">\n" value "\n</parameter>\n"
+
+/* Strings in tags are plain text, other values and those of Python JSON. */
+static void arguments_without_an_object_follow_their_schema(void **state)
+{
+    static const char source[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{"
+        "\"s\":{\"type\":\"string\"},\"e\":{\"enum\":[\"C\",\"F\"]},\"l\":{\"type\":\"string\","
+        "\"maxLength\":2},\"d\":{\"type\":\"string\",\"format\":\"date\"},\"b\":{\"type\":"
+        "\"boolean\"},\"r\":{\"$ref\":\"#/$defs/R\"}},\"$defs\":{\"R\":{\"type\":\"array\","
+        "\"items\":{\"type\":\"null\"}}},\"required\":[\"e\"]}}}]";
+    static const struct {
+        const char *format, *text;
+        bool want;
+    } rows[] = {
+        {"qwen3_coder", CODER("f", TAG("s", "a \"b\"\n<c") TAG("e", "C")), true},
+        {"qwen3_coder", CODER("f", TAG("e", "C") TAG("s", "a")), false},
+        {"qwen3_coder", CODER("f", TAG("e", "K")), false},
+        {"qwen3_coder", CODER("f", TAG("e", "F") TAG("l", "ab") TAG("d", "2025-02-03")), true},
+        {"qwen3_coder", CODER("f", TAG("e", "F") TAG("l", "abc")), false},
+        {"qwen3_coder", CODER("f", TAG("e", "F") TAG("d", "2025-02-33")), false},
+        {"qwen3_coder", CODER("f", TAG("e", "F") TAG("b", "true") TAG("r", "[null]")), true},
+        {"qwen3_coder", CODER("f", TAG("e", "F") TAG("r", "[1]")), false},
+        {"pythonic", "[f(s=\"a\", e=\"C\", b=True, r=[null])]", true},
+        {"pythonic", "[f(e=\"C\", b=false)]", true},
+        {"pythonic", "[f(, e=\"C\")]", false},
+        {"pythonic", "[f(e=\"C\", )]", false},
+        {"pythonic", "[f(s=\"a\")]", false},
+    };
+    struct json *tools = NULL;
+
+    (void)state;
+    assert_int_equal(js_parse(&tools, source, sizeof source - 1, NULL), OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tool_wish w = {tools, NULL, NULL, false, false};
         if (matches(tool_format_find(rows[i].format, NULL), &w, rows[i].text) != rows[i].want)
             fail_msg("row %zu: %s", i, rows[i].text);
     }
@@ -172,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_gives_its_format),
         cmocka_unit_test(templates_of_real_models_teach_their_format),
+        cmocka_unit_test(arguments_without_an_object_follow_their_schema),
         cmocka_unit_test(a_form_may_come_instead_of_calls),
         cmocka_unit_test(a_grammar_has_the_calls_that_are_wished),
     };

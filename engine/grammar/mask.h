@@ -1,0 +1,36 @@
+/* mask.h - inside of engine/grammar: the tokens that may come in one configuration of a machine.
+ *
+ * Owns    the mask's lists until mask_fini(); a loop is the vocabulary's.
+ * Thread  as the machine.
+ * Errors  as machine.h. ERR_BUSY also where a set of the vocabulary is to be built, and the caller
+ *         did not allow that.
+ * Units   ids. */
+#ifndef TARN_ENGINE_GRAMMAR_MASK_H
+#define TARN_ENGINE_GRAMMAR_MASK_H
+
+#include "engine/grammar/machine.h"
+#include "engine/grammar/vocab.h"
+
+/* Those of a loop set and of a list, or the words of a mask. */
+struct mask {
+    const struct vocab_loop *loop; /* may be NULL */
+    uint32_t *ids;                 /* [n] */
+    uint32_t n;
+    uint32_t *words; /* [n_words], instead of both; NULL: none */
+    uint32_t work;   /* machine_work() */
+    bool is_known;
+};
+
+/* Compute the mask as one question to the machine (machine_ask()). may_build: sets of the
+ * vocabulary, which takes some 10 ms each. */
+NODISCARD enum status mask_compute(struct mask *k, struct grammar_vocab *v, struct machine *m,
+                                   uint32_t config, bool is_first, bool may_build);
+void mask_fini(struct mask *k);
+/* Memory of the lists. */
+size_t mask_bytes(const struct mask *k, const struct grammar_vocab *v);
+/* Write the words [n_words of the vocabulary]. */
+void mask_write(const struct mask *k, const struct grammar_vocab *v, uint32_t *words);
+/* Whether no token may come. */
+bool mask_is_empty(const struct mask *k);
+
+#endif

@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+"""Make server/api/openapi.json and docs/user/parameters.md from openapi_schemas.py, the server's
+tables of routes and parameters, and the tests.
+
+    openapi_page.py            write both
+    openapi_page.py --check    exit 1 and name the difference if one is not up to date
+
+Every route and every parameter of the server's tables must be described, and every parameter that
+is described must be in a table and in a test.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import openapi_schemas as of
+from openapi_schemas import Schema, array, integer, number, ref, string, struct, switch
+from tarn_test import REPO
+
+API = REPO / "server" / "api"
+DOCUMENT = API / "openapi.json"
+PAGE = REPO / "docs" / "user" / "parameters.md"
+COMMAND = "tests/tools/openapi_page.py"
+REFUSED = ("NOT_SET", "REFUSED")
+
+# --- the server's tables ---
+
+
+def c_table(file: str, name: str) -> list[tuple[str, str]]:
+    """Names of a constant table of fields, and their rules."""
+    text = (API / file).read_text()
+    found = re.search(r"\b" + name + r"\[\] = \{(.*?)\};", text, re.S)
+    if not found:
+        raise SystemExit(f"{file}: the table {name} looks different now: adapt {COMMAND}")
+    rows = re.findall(r'\{"(\w+)", (\w+)', found[1])
+    return rows or [(name, "") for name in re.findall(r'"(\w+)"', found[1])]
+
+
+def routes() -> list[tuple[str, str, bool, bool]]:
+    """Method, path, whether it goes on, whether no key is needed."""
+    text = (API / "route.c").read_text()
+    rows = re.findall(r'^ {4}\{"(\w+)",\s+"([^"]+)",\s+(\w+),\s+(\w+),', text, re.M)
+    return [(method, path, prefix == "true", is_open == "true")
+            for method, path, prefix, is_open in rows]
+
+
+# --- answers ---
+
+USAGE = struct({"prompt_tokens": integer(0), "completion_tokens": integer(0),
+                "total_tokens": integer(0), "prompt_tokens_details": struct(),
+                "completion_tokens_details": struct()}, ("prompt_tokens", "total_tokens"))
+CHOICE = {"index": integer(0), "finish_reason": of.any_of(string(), {"type": "null"})}
+
+
+def completion(kind: str, choice: Schema, key: str) -> Schema:
+    return struct({"id": string(), "object": of.one_of(kind), "created": integer(),
+                   "model": string(), "system_fingerprint": string(),
+                   "choices": array(struct({**CHOICE, key: choice}, ("index", key))),
+                   "usage": ref("Usage")}, ("id", "object", "created", "model", "choices"))
+
+
+def a_list(item: Schema) -> Schema:
+    return struct({"object": of.one_of("list"), "data": array(item)}, ("object", "data"))
+
+
+ANSWERS: dict[str, Schema] = {
+    "Usage": USAGE,
+    "ChatCompletion": completion("chat.completion", struct(
+        {"role": of.one_of("assistant"), "content": of.any_of(string(), {"type": "null"}),
+         "tool_calls": array(ref("ToolCall"))}, ("role", "content")), "message"),
+    "Completion": completion("text_completion", string(), "text"),
+    "AnthropicMessage": struct(
+        {"id": string(), "type": of.one_of("message"), "role": of.one_of("assistant"),
+         "model": string(), "content": array(struct({"type": string()}, ("type",))),
+         "stop_reason": string(), "stop_sequence": of.any_of(string(), {"type": "null"}),
+         "usage": struct({"input_tokens": integer(0), "output_tokens": integer(0)},
+                         ("input_tokens", "output_tokens"))},
+        ("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage")),
+    "Response": struct(
+        {"id": string(), "object": of.one_of("response"), "created_at": number(),
+         "status": string(), "model": string(), "output": array(struct({"type": string()},
+                                                                       ("type",)))},
+        ("id", "object", "created_at", "status", "model", "output")),
+    "TokenCount": struct({"input_tokens": integer(0)}, ("input_tokens",)),
+    "Rendered": struct({"token_ids": of.TOKEN_IDS, "sampling_params": struct(),
+                        "model": string()}, ("token_ids", "sampling_params", "model")),
+    "Embeddings": a_list(struct({"object": of.one_of("embedding"), "index": integer(0),
+                                 "embedding": of.any_of(string(), array(number()))},
+                                ("object", "index", "embedding"))),
+    "Model": struct({"id": string(), "object": of.one_of("model"), "created": integer(),
+                     "owned_by": string(), "max_model_len": integer(1)},
+                    ("id", "object", "created", "owned_by")),
+    "Models": a_list(ref("Model")),
+    "Tokens": struct({"tokens": of.TOKEN_IDS, "count": integer(0), "max_model_len": integer(1)},
+                     ("tokens", "count")),
+    "Text": struct({"prompt": string()}, ("prompt",)),
+    "Error": struct({"error": struct(
+        {"message": string(), "type": string(), "code": string(),
+         "param": of.any_of(string(), {"type": "null"})},
+        ("message", "type", "param", "code"))}, ("error",)),
+    "AnthropicError": struct({"type": of.one_of("error"), "request_id": string(), "error": struct(
+        {"type": string(), "message": string(), "details": struct()}, ("type", "message"))},
+        ("type", "error", "request_id")),
+    "Object": struct(),
+}
+
+# --- operations ---
+
+# Bodies: name -> properties, required ones, and the server's table.
+BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | None]] = {
+    "ChatRequest": (of.generation("chat"), ("messages",), ("params.c", "fields")),
+    "CompletionRequest": (of.generation("completion"), ("prompt",), ("params.c", "fields")),
+    "MessagesRequest": (of.messages(), ("messages", "max_tokens"),
+                        ("messages_request.c", "fields")),
+    "CountTokensRequest": (of.messages(), ("messages",), ("messages_request.c", "fields")),
+    "ResponsesRequest": (of.responses({name for name, rule in c_table("response_read.c", "fields")
+                                       if rule in REFUSED}), (), ("response_read.c", "fields")),
+    "EmbeddingsRequest": (of.EMBEDDINGS, ("input",), ("embedding_request.c", "fields")),
+    "TokenizeRequest": (of.TOKENIZE, (), ("api_tokenize.c", "tokenize_fields")),
+    "DetokenizeRequest": (of.DETOKENIZE, ("tokens",), ("api_tokenize.c", "detokenize_fields")),
+    "DocumentRequest": (of.DOCUMENT, ("text",), ("document_json.c", "members")),
+    "DocumentChange": ({k: of.DOCUMENT[k] for k in ("pin", "ttl", "prefill")}, (),
+                       ("document_json.c", "known")),
+    "PreambleRequest": (of.PREAMBLE, ("system",), ("api_preambles.c", "members")),
+}
+OBJECT = "Object"
+# Method, path, body, answer, whether it streams on request, query, what it does.
+Query = dict[str, Schema]
+OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
+    ("POST", "/v1/chat/completions", "ChatRequest", "ChatCompletion", True, {},
+     "Answer messages"),
+    ("POST", "/v1/chat/completions/render", "ChatRequest", "Rendered", False, {},
+     "The prompt of a chat as token ids"),
+    ("POST", "/v1/completions", "CompletionRequest", "Completion", True, {}, "Continue a text"),
+    ("POST", "/v1/completions/render", "CompletionRequest", "", False, {},
+     "The prompts of a completion as token ids"),
+    ("POST", "/v1/messages", "MessagesRequest", "AnthropicMessage", True, {},
+     "Answer messages, as Anthropic's API"),
+    ("POST", "/v1/messages/count_tokens", "CountTokensRequest", "TokenCount", False, {},
+     "Count the tokens of such a request"),
+    ("POST", "/v1/responses", "ResponsesRequest", "Response", True, {},
+     "Answer input, and remember the conversation"),
+    ("POST", "/v1/responses/input_tokens", "ResponsesRequest", "TokenCount", False, {},
+     "Count the tokens of such a request"),
+    ("GET", "/v1/responses/{id}", "", OBJECT, True,
+     {"stream": switch(), "starting_after": integer(0)}, "A kept response"),
+    ("GET", "/v1/responses/{id}/input_items", "", OBJECT, False,
+     {"limit": integer(1, 100), "after": string(), "order": of.one_of("asc", "desc")},
+     "What a response read"),
+    ("POST", "/v1/responses/{id}/cancel", "", "Response", False, {},
+     "End a response in the background"),
+    ("DELETE", "/v1/responses/{id}", "", OBJECT, False, {}, "Forget a response"),
+    ("POST", "/v1/embeddings", "EmbeddingsRequest", "Embeddings", False, {}, "Vectors of texts"),
+    ("GET", "/v1/estimate", "", OBJECT, False,
+     {"prompt_tokens": integer(1), "max_tokens": integer(1), "priority": integer(),
+      "cached_tokens": integer(0)}, "When a request would be served"),
+    ("GET", "/v1/models", "", "Models", False, {}, "The models that are served"),
+    ("GET", "/v1/models/{id}", "", "Model", False, {}, "One model"),
+    ("POST", "/tokenize", "TokenizeRequest", "Tokens", False, {}, "Token ids of text or messages"),
+    ("POST", "/detokenize", "DetokenizeRequest", "Text", False, {}, "The text of token ids"),
+    ("GET", "/v1/documents", "", OBJECT, False,
+     {"limit": integer(1, 1000), "after": string(), "filter": string("a JSON object")},
+     "The registered documents, in pages"),
+    ("POST", "/v1/documents/bulk", "JSON lines", "", False, {}, "Import documents"),
+    ("PUT", "/v1/documents/{id}", "DocumentRequest", OBJECT, False, {}, "Register a document"),
+    ("GET", "/v1/documents/{id}", "", OBJECT, False, {}, "One document"),
+    ("POST", "/v1/documents/{id}", "DocumentChange", OBJECT, False, {},
+     "Change how a document is kept"),
+    ("DELETE", "/v1/documents/{id}", "", OBJECT, False, {}, "Delete a document"),
+    ("GET", "/v1/preambles", "", OBJECT, False, {}, "The preambles"),
+    ("PUT", "/v1/preambles/{id}", "PreambleRequest", OBJECT, False, {}, "Register a preamble"),
+    ("GET", "/v1/preambles/{id}", "", OBJECT, False, {}, "One preamble"),
+    ("DELETE", "/v1/preambles/{id}", "", OBJECT, False, {}, "Delete a preamble"),
+    ("GET", "/v1/sessions/{id}", "", OBJECT, False, {}, "What a session received"),
+    ("POST", "/v1/sessions/{id}/close", "", OBJECT, False, {}, "Forget a session"),
+    ("GET", "/v1/instances", "", OBJECT, False, {}, "The instances of the pool"),
+    ("GET", "/health", "", "", False, {}, "Whether the server accepts work"),
+    ("GET", "/health/live", "", "", False, {}, "Whether the process answers"),
+    ("GET", "/health/ready", "", "", False, {}, "Whether the server accepts work"),
+    ("GET", "/metrics", "", "", False, {}, "Prometheus text"),
+    ("GET", "/cache", "", OBJECT, False, {"spans": integer(0, 256)}, "Content of the KV cache"),
+    ("DELETE", "/cache", "", OBJECT, False, {"span": string()}, "Evict what no request uses"),
+    ("GET", "/openapi.json", "", OBJECT, False, {}, "This document"),
+]
+
+
+def or_null(schema: Schema) -> Schema:
+    if not schema or schema.get("description") == "no effect" and len(schema) == 1:
+        return schema
+    words = {"description": schema["description"]} if "description" in schema else {}
+    bare = {k: v for k, v in schema.items() if k != "description"}
+    if "type" in bare and "enum" not in bare:
+        return {**schema, "type": [bare["type"], "null"]}
+    return {"anyOf": [*(bare["anyOf"] if list(bare) == ["anyOf"] else [bare]), {"type": "null"}],
+            **words}
+
+
+def body_schema(name: str) -> Schema:
+    properties, required, _ = BODIES[name]
+    return {"type": "object", **({"required": list(required)} if required else {}), "properties": {
+        key: schema if key in required else or_null(schema)
+        for key, schema in properties.items()}}
+
+
+def json_content(name: str) -> Schema:
+    return {"application/json": {"schema": ref(name) if name else {}}}
+
+
+def operation(row: tuple[str, str, str, str, bool, Query, str], is_open: bool) -> dict[str, Any]:
+    method, path, body, answer, streams, query, words = row
+    content = json_content(answer)
+    if streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if path == "/metrics":
+        content = {"text/plain": {"schema": {"type": "string"}}}
+    error = "AnthropicError" if path.startswith("/v1/messages") else "Error"
+    parameters = [{"name": "id", "in": "path", "required": True, "schema": {
+        "type": "string", "minLength": 1}}] if "{id}" in path else []
+    parameters += [{"name": k, "in": "query", "schema": s} for k, s in query.items()]
+    name = re.sub(r"[^a-z]+", "_", f"{method.lower()}{path}").strip("_")
+    made: dict[str, Any] = {"operationId": name, "summary": words}
+    if parameters:
+        made["parameters"] = parameters
+    if body == "JSON lines":
+        made["requestBody"] = {"required": True, "content": {
+            "application/x-ndjson": {"schema": {"type": "string"}}}}
+    elif body:
+        made["requestBody"] = {"required": True, "content": json_content(body)}
+    made["responses"] = {"200": {"description": "the answer", "content": content},
+                         "default": {"description": "an error", "content": json_content(error)}}
+    if is_open:
+        made["security"] = []
+    return made
+
+
+def check_routes() -> dict[tuple[str, str], bool]:
+    """Compare the operations with the table of routes. Whether each needs no key."""
+    is_open: dict[tuple[str, str], bool] = {}
+    for method, path, goes_on, needs_none in routes():
+        fitting = [(m, p) for m, p, *_ in OPERATIONS if m == method and (
+            p.startswith(path + "{") if goes_on else p == path)]
+        if not fitting:
+            raise SystemExit(f"{COMMAND}: OPERATIONS lacks {method} {path}")
+        is_open.update({key: needs_none for key in fitting})
+    for method, path, *_ in OPERATIONS:
+        if (method, path) not in is_open:
+            raise SystemExit(f"{COMMAND}: the server has no {method} {path}")
+    return is_open
+
+
+def check_bodies() -> None:
+    """Compare the described parameters with those that the server's tables have."""
+    shared = set(of.generation("chat")) | set(of.generation("completion"))
+    for name, (properties, _, table) in BODIES.items():
+        if not table:
+            continue
+        rows = c_table(*table)
+        served = {field for field, rule in rows if rule not in REFUSED}
+        described = shared if table[0] == "params.c" else set(properties)
+        if name == "ResponsesRequest":
+            described = set(of.RESPONSES)
+        if served != described:
+            raise SystemExit(f"{name} of {COMMAND} and {table[1]} of server/api/{table[0]} "
+                             f"differ: {sorted(served ^ described)}")
+
+
+def openapi() -> str:
+    is_open = check_routes()
+    check_bodies()
+    paths: dict[str, dict[str, Any]] = {}
+    for row in OPERATIONS:
+        method, path = row[:2]
+        paths.setdefault(path, {})[method.lower()] = operation(row, is_open[method, path])
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Tarn", "version": "0.1.0",
+                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+                 "description": "An LLM inference server. Unknown members of a body are ignored "
+                                "and named in X-Tarn-Ignored-Fields."},
+        "security": [{"bearer": []}, {"key": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
+                                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
+            "schemas": {**of.COMPONENTS, **ANSWERS,
+                        **{name: body_schema(name) for name in BODIES}}}}
+    return json.dumps(document, indent=1) + "\n"
+
+
+# --- the page ---
+
+HEAD = f"""# Parameters
+
+This page is generated by `{COMMAND}` from the server's tables and the tests
+that use each parameter. The test `openapi_page` compares them. `GET /openapi.json` has the same as
+a document for programs. What the parameters mean is on the pages of [API](api.md),
+[structured](structured.md), [tools](tools.md), [messages](messages.md),
+[responses](responses.md), [retrieval](retrieval.md) and [models](models.md).
+
+A parameter that is not listed is ignored and named in the header `X-Tarn-Ignored-Fields`.
+"""
+# Title, body, tests that are looked at first.
+SECTIONS = [
+    ("POST /v1/chat/completions", "ChatRequest",
+     ["test_openai_client.py", "test_requests.py", "test_tools.py", "test_reasoning.py",
+      "test_structured.py", "test_answer_rules.py", "test_http.py"]),
+    ("POST /v1/completions", "CompletionRequest",
+     ["test_openai_client.py", "test_requests.py", "test_answer_rules.py", "test_http.py"]),
+    ("POST /v1/messages", "MessagesRequest", ["test_messages.py", "test_messages_request.c"]),
+    ("POST /v1/responses", "ResponsesRequest", ["test_responses.py"]),
+    ("POST /v1/embeddings", "EmbeddingsRequest", ["test_embeddings.py"]),
+    ("POST /tokenize", "TokenizeRequest", ["test_http.py", "test_special_tokens.py"]),
+    ("POST /detokenize", "DetokenizeRequest", ["test_http.py"]),
+    ("PUT /v1/documents/{id}", "DocumentRequest", ["test_documents_api.py"]),
+    ("PUT /v1/preambles/{id}", "PreambleRequest", ["test_documents_api.py"]),
+]
+
+
+def test_files() -> dict[str, str]:
+    files = [*sorted((REPO / "tests" / "integration").glob("test_*.py")),
+             *sorted((REPO / "tests" / "unit" / "server" / "api").glob("test_*.c"))]
+    return {file.name: file.read_text() for file in files}
+
+
+def test_of(name: str, first: list[str], texts: dict[str, str]) -> str:
+    """The first file that uses the parameter."""
+    use = re.compile(rf"""["']{name}\\?["']|\b{name}=""")
+    order = [*first, "test_params.c", *(file for file in texts if file not in first)]
+    return next((file for file in order if use.search(texts[file])), "")
+
+
+def value_of(schema: Schema) -> str:
+    """A few words about the values."""
+    if "$ref" in schema:
+        return schema["$ref"].rsplit("/", 1)[1]
+    if "enum" in schema:
+        return ", ".join(f"`{v}`" for v in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(value_of(s) for s in schema["anyOf"]))
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"array of {value_of(schema['items'])}"
+    if kind == "object":
+        return "object"
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if "exclusiveMinimum" in schema:
+        return f"{kind} above {schema['exclusiveMinimum']}, to {most}"
+    if least is None or abs(least) > 10 ** 6:
+        return kind
+    return f"{kind}, {least} to {most}" if most is not None and most < 2 ** 31 - 1 else \
+        f"{kind} from {least}"
+
+
+def support_of(schema: Schema) -> str:
+    words = schema.get("description", "")
+    return words if words == "no effect" else "yes"
+
+
+def section(title: str, body: str, first: list[str], texts: dict[str, str]) -> str:
+    properties, required, table = BODIES[body]
+    lines = [f"\n## {title}\n", "| parameter | values | supported | test |", "|---|---|---|---|"]
+    for name, schema in properties.items():
+        test = test_of(name, first, texts)
+        if not test:
+            raise SystemExit(f"{title}: no test uses {name}")
+        value = value_of(schema) + (", required" if name in required else "")
+        lines.append(f"| `{name}` | {value} | {support_of(schema)} | `{test}` |")
+    for name, rule in c_table(*table) if table else []:
+        if rule in REFUSED:
+            lines.append(f"| `{name}` | | refused by name | `test_openapi.py` |")
+    return "\n".join([*lines, ""])
+
+
+def page() -> str:
+    texts = test_files()
+    return HEAD + "".join(section(*row, texts) for row in SECTIONS)
+
+
+# --- main ---
+
+
+def differs(file: Path, text: str) -> bool:
+    there = file.read_text() if file.exists() else ""
+    if there == text:
+        return False
+    old, new = there.splitlines() + [""], text.splitlines() + [""]
+    at = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)) - 1)
+    print(f"{file.relative_to(REPO)} is not up to date: run {COMMAND}\n"
+          f"  line {at + 1} is       {old[at]}\n  line {at + 1} must be  {new[at]}")
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    made = {DOCUMENT: openapi(), PAGE: page()}
+    if parser.parse_args().check:
+        return int(any([differs(file, text) for file, text in made.items()]))
+    for file, text in made.items():
+        file.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
