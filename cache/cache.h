@@ -275,6 +275,10 @@ uint32_t cache_seq_reclaimable(const struct cache_seq *s);
 /* Take slots for the next n_tokens tokens, evicting cached blocks where none is free. All or
  * nothing: ERR_NO_BLOCKS leaves the sequence unchanged. */
 NODISCARD enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens);
+/* The same for tokens whose ids are only guessed: they follow all known ids, and fit into
+ * n_tokens_max of cache_seq_open(). Slots that are not committed after the step are given back by
+ * cache_seq_shrink(). */
+NODISCARD enum status cache_seq_grow_guessed(struct cache_seq *s, uint32_t n_tokens);
 /* Declare that a finished step has written the KV of the next n grown tokens. Closed blocks enter
  * the tree, where other sequences find them. A block that another sequence committed first is
  * replaced by that one; the two are equal by promise P1 (ARCHITECTURE.md). */

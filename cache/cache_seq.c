@@ -99,6 +99,7 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     s->prompt = *prompt;
     s->chain = prompt->chain;
     s->n_ids = prompt->n_ids;
+    s->n_tokens_max = n_tokens_max;
     s->n_blocks_max = n;
     s->segments = (struct attn_segment *)(s + 1);
     s->blocks = (uint32_t *)(s->segments + n);
@@ -111,7 +112,6 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
         s->event_ids = (uint32_t *)(s->keys + n);
         memcpy(s->event_ids, prompt->ids, prompt->n_ids * sizeof *prompt->ids);
     }
-    s->n_event_ids_max = n_tokens_max;
     s->n_match_max = CACHE_MATCH_ALL;
     s->n_match_keys_max = UINT32_MAX;
     if (!c->config.prefix_caching) {
@@ -314,7 +314,7 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
 {
     struct kv_key key;
 
-    if (s->event_ids && s->n_ids < s->n_event_ids_max) {
+    if (s->event_ids && s->n_ids < s->n_tokens_max) {
         s->event_ids[s->n_ids] = id;
         s->use.n_event_ids = s->n_ids + 1;
     }
@@ -577,13 +577,12 @@ static void fill_slots(struct cache_seq *s, uint32_t n)
     }
 }
 
-enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens)
+static enum status grow(struct cache_seq *s, uint32_t n_tokens)
 {
     struct cache *c = s->cache;
     uint32_t fresh[64];
 
     cache_assert_owner(c);
-    ASSERT((uint64_t)s->n_slots + n_tokens <= s->n_ids);
     uint32_t n_new = count_new_blocks(s, s->cursor, s->cursor.pos - s->n_slots, n_tokens);
     if (n_new > store_n_available(c->store))
         return ERR_NO_BLOCKS;
@@ -597,6 +596,18 @@ enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens)
     }
     fill_slots(s, n_tokens);
     return OK;
+}
+
+enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens)
+{
+    ASSERT((uint64_t)s->n_slots + n_tokens <= s->n_ids);
+    return grow(s, n_tokens);
+}
+
+enum status cache_seq_grow_guessed(struct cache_seq *s, uint32_t n_tokens)
+{
+    ASSERT(s->n_slots == s->n_ids && n_tokens <= s->n_tokens_max - s->n_ids);
+    return grow(s, n_tokens);
 }
 
 /* --- committing --- */

@@ -32,10 +32,10 @@ struct cache_seq {
     struct cache_prompt prompt;
     struct kv_chain chain; /* continues prompt.chain with generated ids */
     uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
+    uint32_t n_tokens_max; /* as opened */
     uint32_t n_blocks_max;
     struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
-    uint32_t *event_ids; /* [n_event_ids_max], the first n_ids known; NULL: no events want ids */
-    uint32_t n_event_ids_max;
+    uint32_t *event_ids; /* [n_tokens_max], the first n_ids known; NULL: no events want ids */
     uint32_t n_keys;
     uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
     uint32_t n_match_keys_max; /* blocks within these tokens */

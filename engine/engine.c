@@ -51,6 +51,7 @@ void engine_config_init(struct engine_config *c)
                                 .max_num_seqs = DEFAULT_MAX_NUM_SEQS,
                                 .max_batched_tokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
                                 .max_queued = DEFAULT_MAX_NUM_QUEUED_REQS,
+                                .speculative_tokens = DEFAULT_SPECULATIVE_TOKENS,
                                 .gpu_memory_utilization = DEFAULT_GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
                                 .prefix_caching = true,
@@ -177,11 +178,14 @@ static uint64_t default_kv_bytes(uint64_t wanted)
     return wanted < quarter ? wanted : quarter;
 }
 
-static uint32_t choose_logits_rows(const struct engine_config *c)
+/* Rows of logits in a step. A single sequence can verify all of its guesses. */
+static uint32_t choose_logits_rows(const struct engine *e)
 {
-    uint32_t least =
-        c->max_batched_tokens < LOGITS_ROWS_MIN ? c->max_batched_tokens : LOGITS_ROWS_MIN;
+    const struct engine_config *c = &e->config;
+    uint32_t least = draft_tokens_max(e) + 1;
 
+    least = least > LOGITS_ROWS_MIN ? least : LOGITS_ROWS_MIN;
+    least = least < c->max_batched_tokens ? least : c->max_batched_tokens;
     return c->max_num_seqs > least ? c->max_num_seqs : least;
 }
 
@@ -197,7 +201,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
                                    .model = &e->model,
                                    .weights = &e->weights,
                                    .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = choose_logits_rows(c),
+                                   .n_out_max = choose_logits_rows(e),
                                    .n_pos = max_model_len,
                                    .n_seqs_max = c->max_num_seqs,
                                    .n_blocks_max =
@@ -210,7 +214,7 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
 {
     return (struct device_sampler_config){.device = e->device,
                                           .n_vocab = e->model.n_vocab,
-                                          .n_rows_max = e->config.max_num_seqs,
+                                          .n_rows_max = choose_logits_rows(e),
                                           .n_known_max = max_model_len};
 }
 
@@ -331,7 +335,7 @@ static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool
 static enum status create_sampler(struct engine *e)
 {
     struct device_sampler_config ds = sampler_shape(e, e->config.max_model_len);
-    size_t n_logits = (size_t)e->config.max_num_seqs * e->model.n_vocab;
+    size_t n_logits = (size_t)e->n_logits_max * e->model.n_vocab;
 
     if (device_ops(e->device)->sample)
         return device_sampler_create(&e->device_sampler, &ds);
@@ -497,6 +501,8 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     uint32_t n_seqs = c->max_num_seqs;
     enum status s;
 
+    e->n_guesses_max = draft_tokens_max(e);
+    e->n_logits_max = choose_logits_rows(e);
     if ((s = create_attend(e, pool)) != OK)
         return buf_why(why, s, "out of memory for the queries of other instances");
     struct cache_config cache = cache_shape(e, pool);
@@ -513,8 +519,8 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
-        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs, fwd.n_blocks_max)) !=
-            OK)
+        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, fwd.n_out_max,
+                          fwd.n_blocks_max)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
@@ -592,6 +598,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->n_tiers = stats.n_tiers;
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
+    i->n_guesses_max = e->n_guesses_max;
     i->max_batched_tokens = c->max_batched_tokens;
     i->max_queued = c->max_queued;
     i->eos_ids = m->eos_ids;
@@ -684,7 +691,6 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     e->shared = e->live;
     e->config = *config;
     e->n_slots = engine_n_slots(e);
-    e->n_logits_max = choose_logits_rows(config);
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
         s = buf_why(why, ERR_NOMEM, "out of memory");

@@ -24,6 +24,7 @@
 #include "engine/request.h"
 #include "engine/sched/estimate.h"
 #include "engine/sched/contest.h"
+#include "engine/sched/drafting.h"
 #include "engine/sched/scheduler.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -61,7 +62,11 @@ struct engine_config {
     uint32_t max_num_seqs;
     uint32_t max_batched_tokens;
     uint32_t max_queued;
-    uint64_t kv_bytes;             /* 0 = chosen from free memory */
+    uint32_t speculative_tokens; /* guessed tokens that a sequence verifies in one step, at most
+                                    DRAFT_TOKENS_MAX; 0: none. On a GPU only with
+                                    batch_invariant */
+    bool speculate_always;       /* guess as much as there is room for, whatever it costs (tests) */
+    uint64_t kv_bytes;           /* 0 = chosen from free memory */
     double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above
                                       0 and at most 1, that weights, buffers and KV may take */
     bool batch_invariant;          /* on a GPU: products in an order that no batch changes */
@@ -211,7 +216,8 @@ struct engine_info {
     uint64_t kv_bytes;
     uint32_t n_threads;
     uint32_t max_num_seqs, max_batched_tokens, max_queued;
-    uint32_t n_kv_blocks; /* of the device tier */
+    uint32_t n_guesses_max; /* speculative_tokens, or 0 where there is no speculation */
+    uint32_t n_kv_blocks;   /* of the device tier */
     uint32_t n_kv_host_blocks;
     uint32_t n_kv_disk_blocks; /* extents of the disk tier; 0: there is none */
     uint32_t n_tiers;          /* as cache_stats.n_tiers */
@@ -238,6 +244,13 @@ struct slo_count {
 struct class_count {
     uint64_t n_ended;
     uint64_t n_tokens; /* computed in steps: of prompts and generated ones */
+};
+
+/* Speculation, of all requests. */
+struct draft_count {
+    uint64_t n_drafts;                        /* steps of a sequence with guesses */
+    uint64_t n_tokens, n_accepted;            /* guessed tokens that were run; that were right */
+    uint64_t n_accepted_at[DRAFT_TOKENS_MAX]; /* of those: by place in the draft */
 };
 
 /* A consistent snapshot, taken after the latest step. */
@@ -267,6 +280,7 @@ struct engine_stats {
     double usual_ttft_s, usual_e2e_s;             /* predicted for a request with a usual prompt */
     struct slo_count slo_ttft, slo_tpot, slo_all; /* of requests with that target, or with any */
     uint64_t n_slo_rejected;
+    struct draft_count drafts;
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

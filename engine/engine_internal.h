@@ -108,6 +108,9 @@ struct engine {
     uint32_t mask_slice;                  /* work for a row's mask in this step */
     struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
     float *raw_logits;                    /* the same */
+    uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
+    struct acceptance accept;             /* of the guesses of all sequences */
+    double pick_row_s; /* moving mean of the time to pick a token; on a GPU not counted */
     struct engine_stats live;
     struct cost_model cost;
     struct cost_profile_result profile;
@@ -194,6 +197,22 @@ void engine_advance_contest(struct engine *e);
  * begun writes to disk. */
 bool engine_answer(struct engine *e);
 
+/* --- draft.c --- */
+
+/* Guesses that a sequence may verify in a step; 0: speculation is off. */
+uint32_t draft_tokens_max(const struct engine *e);
+/* Have the sequences of the planned step that decode verify guesses: sets their n_guessed. */
+void draft_choose(struct engine *e);
+/* Whether a token's pick depends on the tokens before it. */
+bool draft_is_stepwise(const struct sequence *q);
+/* Token n_out of the sequence is known: learn from it, and guess anew. */
+void draft_learn(struct engine *e, struct sequence *q, uint32_t n_out);
+/* Picking the tokens of n_rows rows took so long. */
+void draft_note_picks(struct engine *e, double seconds, uint32_t n_rows);
+/* Count the guesses of a step, and the one at place `at` of them that was right. */
+void draft_note_run(struct engine *e, struct request *r, uint32_t n_guessed);
+void draft_accept(struct engine *e, struct request *r, uint32_t at);
+
 /* --- pick.c --- */
 
 /* A row of logits: the next token of the slot's sequence, or the logprob of the prompt token behind
@@ -201,9 +220,11 @@ bool engine_answer(struct engine *e);
 #define PICK_NEXT UINT32_MAX
 #define PICK_NONE UINT32_MAX
 struct pick_row {
-    uint32_t slot; /* PICK_NONE: the row's step failed, and it gets no token */
-    uint32_t pos;  /* PICK_NEXT: the next token */
-    bool waits;    /* by pick_begin(): the mask is not there, and the row gets no token */
+    uint32_t slot;  /* PICK_NONE: the row's step failed, and it gets no token */
+    uint32_t pos;   /* PICK_NEXT: the next token */
+    uint32_t ahead; /* with PICK_NEXT: guesses before it that are not known to be right */
+    bool waits;     /* by pick_begin() or pick_now(): the mask is not there, and the row gets no
+                       token */
 };
 
 struct pick_job {
@@ -217,6 +238,8 @@ struct pick_job {
  * pick_begin(), and pick_finish() waits for it; a host picks in pick_begin(). */
 enum status pick_begin(const struct pick_job *job, uint32_t n);
 enum status pick_finish(const struct pick_job *job);
+/* Pick the token of row i alone, now. */
+enum status pick_now(const struct pick_job *job, uint32_t i);
 /* Whether some tokens of the prompt still need a logprob. */
 bool prompt_is_to_score(const struct sequence *q);
 /* Compute the logprobs of the prompt tokens of this step, for the requests that want them.

@@ -317,6 +317,31 @@ void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, 
     scheduler_on_tokens(l->scheduler, item->slot, item->n_tokens, got_token, step_ns, now_ns);
 }
 
+/* Guesses take no block that a running sequence may need for its next token: a plan that is made
+ * while the step runs must not preempt for them. */
+bool lineup_guess(struct lineup *l, uint32_t slot, uint32_t n, double seconds)
+{
+    struct cache_seq *kv = l->seqs[slot].kv;
+    uint32_t need = cache_seq_need(kv, n);
+
+    if ((need > 0 && need + scheduler_n_running(l->scheduler) > cache_n_available(l->cache)) ||
+        cache_seq_grow_guessed(kv, n) != OK)
+        return false;
+    l->step_s += seconds;
+    return true;
+}
+
+void lineup_accepted(struct lineup *l, uint32_t slot, uint64_t now_ns)
+{
+    cache_seq_commit(l->seqs[slot].kv, 1);
+    scheduler_on_accepted(l->scheduler, slot, now_ns);
+}
+
+void lineup_guessed(struct lineup *l, uint32_t slot)
+{
+    cache_seq_shrink(l->seqs[slot].kv);
+}
+
 void lineup_ran_part(struct lineup *l, uint32_t i, uint32_t n_tokens, uint64_t step_ns,
                      uint64_t now_ns)
 {

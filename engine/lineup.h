@@ -5,8 +5,11 @@
  *
  *     lineup_submit(), lineup_end()           when a sequence is submitted or ends
  *     n = lineup_begin(l, now)                plan; preempt, attach, grow: l->items [n]
+ *     lineup_guess()                          let a decode verify guessed tokens, too
  *     (the step runs)     lineup_ahead()      spill, fetch and plan for the next step meanwhile
  *     lineup_ran(l, i, ...) of each item      commit its KV, and count its token
+ *     lineup_accepted()                       for each guess that was right, in order
+ *     lineup_guessed()                        give back the KV of those that were wrong
  *     or lineup_lost(l, i, ...)               it waits again: its step failed
  *
  * Swapping. A preempted sequence releases its blocks to the cache, together with the time at which
@@ -88,6 +91,16 @@ void lineup_ahead(struct lineup *l, uint64_t ends_ns);
 /* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and
  * the scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
+
+/* Speculation: the step also runs n guessed tokens behind those of the slot's item, which decodes.
+ * False, and nothing changed: memory is short. seconds: by which the step is expected to be
+ * longer. */
+bool lineup_guess(struct lineup *l, uint32_t slot, uint32_t n, double seconds);
+/* After lineup_ran() of the item, and cache_seq_extend(): the next guess was right. Its KV is
+ * committed, and the scheduler counts one more token. */
+void lineup_accepted(struct lineup *l, uint32_t slot, uint64_t now_ns);
+/* The guesses of the sequence are verified: give back the slots of those that were wrong. */
+void lineup_guessed(struct lineup *l, uint32_t slot);
 
 /* Of item i only the first n_tokens (0: none) were run, or count: the others are planned again. */
 void lineup_ran_part(struct lineup *l, uint32_t i, uint32_t n_tokens, uint64_t step_ns,

@@ -26,7 +26,7 @@ static struct sampler_row row_of(struct engine *e, const struct pick_row *at, st
 {
     struct sequence *q = &e->lineup.seqs[at->slot];
     const struct request *r = q->req;
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed) + at->ahead;
     struct sampler_row row = {
         .sampling = &r->sampling, .state = &q->sampler, .n = n_out, .n_vocab = e->info.n_vocab};
 
@@ -68,7 +68,9 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
 {
     struct engine *e = job->e;
 
-    e->mask_slice = MASK_SLICE / (n > 0 ? n : 1) + MASK_SLICE_MIN;
+    uint32_t n_all = e->batch.n_out > n ? e->batch.n_out : n; /* with those of pick_now() */
+
+    e->mask_slice = MASK_SLICE / (n_all > 0 ? n_all : 1) + MASK_SLICE_MIN;
     if (!e->device_sampler) {
         device_parallel(e->device, n, pick_row, (void *)job);
         return OK;
@@ -89,6 +91,27 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
 enum status pick_finish(const struct pick_job *job)
 {
     return job->e->device_sampler ? device_sampler_finish(job->e->device_sampler) : OK;
+}
+
+enum status pick_now(const struct pick_job *job, uint32_t i)
+{
+    struct device_sampler *ds = job->e->device_sampler;
+    struct out_top *top;
+    enum status s;
+
+    if (!ds) {
+        pick_row((void *)job, i);
+        return OK;
+    }
+    struct sampler_row row = row_of(job->e, &job->rows[i], &top);
+    job->rows[i].waits = form_has_job(&job->e->lineup.seqs[job->rows[i].slot].form);
+    if (job->rows[i].waits)
+        return OK;
+    device_sampler_begin(ds, job->logits + (size_t)i * job->e->info.n_vocab, &job->tokens[i]);
+    s = device_sampler_add(ds, &row, top);
+    if (s == OK)
+        s = device_sampler_launch(ds);
+    return s == OK ? device_sampler_finish(ds) : s;
 }
 
 /* --- logprobs of prompts --- */

@@ -160,6 +160,7 @@ static void free_request(struct request *r)
     free(r->out_top);
     free(r->prompt_out);
     free(r->prompt_top);
+    free((uint32_t *)r->prediction);
     free(r);
 }
 
@@ -228,6 +229,28 @@ enum status request_create(struct request **out, const struct engine *e, const u
     atomic_init(&r->refs, 1);
     atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* token 0 has no logprob */
     *out = r;
+    return OK;
+}
+
+enum status request_predict(struct request *r, const struct engine *e, const uint32_t *ids,
+                            uint32_t n, struct buf *why)
+{
+    uint32_t n_vocab = engine_info(e)->n_vocab, *copy;
+
+    ASSERT(!r->prediction);
+    n = n < engine_info(e)->max_model_len ? n : engine_info(e)->max_model_len;
+    if (n == 0)
+        return OK;
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] >= n_vocab)
+            return buf_why(why, ERR_INVALID, "token id %u is outside of the vocabulary (%u)",
+                           ids[i], n_vocab);
+    copy = malloc(n * sizeof *copy);
+    if (!copy)
+        return buf_why(why, ERR_NOMEM, "out of memory for this request");
+    memcpy(copy, ids, n * sizeof *copy);
+    r->prediction = copy;
+    r->n_prediction = n;
     return OK;
 }
 

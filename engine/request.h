@@ -56,6 +56,9 @@ struct request {
     struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending */
     uint32_t n_breaks;
     struct grammar *grammar;    /* the form of the answer, a reference; NULL: any text */
+    const uint32_t *prediction; /* [n_prediction] ids of an answer that the client expects: a source
+                                   of guesses, which changes no token (request_predict()) */
+    uint32_t n_prediction;
     const char *grammar_prefix; /* text that the grammar has read before the answer: a constant */
     bool text_continues;        /* generated text continues the prompt (completions) */
     void (*wake)(void *arg);    /* called by the engine thread after it published tokens or the
@@ -83,6 +86,7 @@ struct request {
                                     cached ones included */
     _Atomic uint32_t n_cached;   /* prompt tokens not computed again */
     _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by the tier that held them */
+    _Atomic uint32_t n_guessed, n_accepted;      /* tokens guessed and run; of those: right ones */
     uint32_t n_held;                  /* leading tokens of the prompt that the request's fields
                                           hold; written before `finish` */
     enum cache_hold_limit hold_limit; /* why fewer than asked; likewise */
@@ -110,6 +114,10 @@ NODISCARD enum status request_create(struct request **out, const struct engine *
                                      uint32_t n_span_ends, const struct kv_scope *scope,
                                      uint32_t n_public, const struct sampling *sampling,
                                      const struct stopping *stopping, struct buf *why);
+/* Copy the ids of a predicted answer; before engine_submit(). ERR_INVALID: an id outside of the
+ * vocabulary, ERR_NOMEM. */
+NODISCARD enum status request_predict(struct request *r, const struct engine *e,
+                                      const uint32_t *ids, uint32_t n, struct buf *why);
 void request_ref(struct request *r);
 void request_unref(struct request *r); /* NULL is fine */
 

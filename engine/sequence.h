@@ -19,7 +19,9 @@
 #include "cache/cache.h"
 #include "engine/form.h"
 #include "engine/request.h"
+#include "engine/run/lookup.h"
 #include "engine/run/sampler.h"
+#include "engine/sched/drafting.h"
 #include "engine/sched/estimate.h"
 
 struct sequence {
@@ -39,7 +41,13 @@ struct sequence {
     struct sampler_state sampler;
     uint64_t t_last_token;
     struct estimate estimate;
-    uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
+    struct lookup lookup;     /* zeroed: the sequence guesses nothing */
+    struct acceptance accept; /* of its guesses */
+    uint32_t n_guessed;       /* tokens that the step under way verifies; they lie in req->ids
+                                 behind the known ones */
+    uint32_t out0, ahead0;    /* rows of logits of the step under way: the first one, and that of
+                                 the first guess */
+    uint32_t n_scored;        /* leading prompt positions whose next token has its logprob */
 };
 
 #endif

@@ -39,6 +39,7 @@
 #define DEFAULT_MAX_NUM_SEQS 64
 #define DEFAULT_MAX_NUM_BATCHED_TOKENS 512
 #define DEFAULT_MAX_NUM_QUEUED_REQS 1024
+#define DEFAULT_SPECULATIVE_TOKENS 24
 /* Time limit of a step with chunks of prompts. */
 #define DEFAULT_CPU_STEP_MS 200
 #define DEFAULT_GPU_STEP_MS 100

@@ -137,6 +137,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
     sampler_state_fini(&q->sampler);
     stop_watch_fini(&q->stop);
     form_close(&q->form);
+    lookup_fini(&q->lookup);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
     e->live_slots[q->live_at] = last;
     e->lineup.seqs[last].live_at = q->live_at;
@@ -308,23 +309,48 @@ static struct effect effect_of(const struct engine *e, const struct plan_item *i
                            ends && !stopping_is_prefill(&e->lineup.seqs[item->slot].req->stopping)};
 }
 
-/* Lay out the step. rows [n_items]: the sequences that get a token from it; returns their count. */
+/* Want the logits of the guesses of item i: one row each. */
+static void want_guesses(struct engine *e, uint32_t i, bool ahead, struct pick_row *rows)
+{
+    const struct plan_item *item = &e->lineup.items[i];
+    struct sequence *q = &e->lineup.seqs[item->slot];
+    uint32_t row = e->batch.seqs[i].row0 + item->n_tokens;
+
+    q->ahead0 = e->batch.n_out;
+    for (uint32_t k = 0; k < q->n_guessed; k++) {
+        rows[e->batch.n_out] =
+            (struct pick_row){.slot = item->slot, .pos = PICK_NEXT, .ahead = ahead ? k + 1 : 0};
+        batch_want(&e->batch, row + k);
+    }
+}
+
+/* Lay out the step. rows [n_logits_max]: the rows of logits that give tokens. Returns how many of
+ * them, the first ones, are picked together: the others are guesses that are picked stepwise. */
 static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 {
-    uint32_t n_out = 0;
+    struct batch *b = &e->batch;
 
-    batch_reset(&e->batch);
+    batch_reset(b);
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        const struct sequence *q = &e->lineup.seqs[item->slot];
+        struct sequence *q = &e->lineup.seqs[item->slot];
         struct effect f = effect_of(e, item);
 
-        batch_add(&e->batch, q->kv, q->req->ids + f.n_computed, f.n_computed, item->n_tokens,
-                  f.gives_token ? 1 : 0);
-        if (f.gives_token)
-            rows[n_out++] = (struct pick_row){.slot = item->slot, .pos = PICK_NEXT};
+        batch_add(b, q->kv, q->req->ids + f.n_computed, f.n_computed, item->n_tokens + q->n_guessed,
+                  0);
+        if (!f.gives_token)
+            continue;
+        q->out0 = b->n_out;
+        rows[b->n_out] = (struct pick_row){.slot = item->slot, .pos = PICK_NEXT};
+        batch_want(b, b->seqs[i].row0 + item->n_tokens - 1);
+        if (!draft_is_stepwise(q))
+            want_guesses(e, i, true, rows);
     }
-    return n_out;
+    uint32_t n_together = b->n_out;
+    for (uint32_t i = 0; i < e->lineup.n_items; i++)
+        if (draft_is_stepwise(&e->lineup.seqs[e->lineup.items[i].slot]))
+            want_guesses(e, i, false, rows);
+    return n_together;
 }
 
 /* --- after the step --- */
@@ -350,7 +376,17 @@ static void count_token(struct engine *e, const struct sequence *q, uint32_t n_o
     engine_note_first_token(e, q);
 }
 
-static void give_token(struct engine *e, uint32_t slot, struct out_token token, uint64_t now)
+static void note_ran(struct engine *e, uint32_t slot, uint32_t n_computed, uint32_t n_run)
+{
+    struct request *r = e->lineup.seqs[slot].req;
+
+    e->live.of_class[r->class].n_tokens += n_run;
+    if (r->class != SCHED_USUAL && n_computed > atomic_load(&r->n_computed))
+        atomic_store(&r->n_computed, n_computed);
+}
+
+/* Whether the sequence goes on: if not, it has ended. */
+static bool give_token(struct engine *e, uint32_t slot, struct out_token token, uint64_t now)
 {
     struct sequence *q = &e->lineup.seqs[slot];
     struct request *r = q->req;
@@ -367,6 +403,7 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     if (r->class == SCHED_USUAL)
         count_token(e, q, n_out, now);
     q->t_last_token = now;
+    draft_learn(e, q, n_out);
     enum status form = form_feed(&q->form, token.id);
     enum status s = stop_watch_feed(&q->stop, n_out, token.id);
     publish_token(r, &q->stop.now, n_out + 1);
@@ -376,8 +413,51 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
         fail_sequence(e, slot, s, "out of memory for this request's text");
     else if (q->stop.now.finish != FINISH_NONE)
         end_sequence(e, slot, q->stop.now.finish);
-    else if (!r->wake_at_end)
-        wake(r);
+    else {
+        if (!r->wake_at_end)
+            wake(r);
+        return true;
+    }
+    return false;
+}
+
+/* Give the sequence the tokens of its rows: the first one, and one more behind each guess that was
+ * right. */
+static void give_tokens(struct engine *e, const struct pick_job *job, uint32_t slot, uint64_t now)
+{
+    struct sequence *q = &e->lineup.seqs[slot];
+    struct request *r = q->req;
+    uint32_t n = q->n_guessed, at = q->out0, ahead0 = q->ahead0;
+    uint32_t known = r->prompt.n_ids + atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    bool is_stepwise = draft_is_stepwise(q);
+
+    q->n_guessed = 0;
+    if (n > 0)
+        draft_note_run(e, r, n);
+    for (uint32_t k = 0;; k++) {
+        bool is_right = k < n && job->tokens[at].id == r->ids[known + k];
+
+        if (is_right)
+            draft_accept(e, r, k);
+        if (!give_token(e, slot, job->tokens[at], now))
+            return;
+        if (!is_right)
+            break;
+        at = ahead0 + k;
+        enum status s = is_stepwise ? pick_now(job, at) : OK;
+        if (s != OK) {
+            fail_sequence(e, slot, s, "the device could not run this step");
+            return;
+        }
+        if (job->rows[at].waits) { /* the last token known is computed again */
+            e->live.n_mask_waits++;
+            break;
+        }
+        lineup_accepted(&e->lineup, slot, now);
+        note_ran(e, slot, known + k + 1, 1);
+    }
+    if (n > 0)
+        lineup_guessed(&e->lineup, slot);
 }
 
 /* End a prefill: its prompt's KV is committed. */
@@ -392,14 +472,17 @@ static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
 static void learn_cost(struct engine *e, double step_s)
 {
     struct cost_step step = {0};
+    bool guesses = false;
     double error;
 
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
+        uint32_t n_guessed = e->lineup.seqs[item->slot].n_guessed;
         cost_step_add(&step, &e->cost, scheduler_seq(e->lineup.scheduler, item->slot).n_computed,
-                      item->n_tokens);
+                      item->n_tokens + n_guessed);
+        guesses |= n_guessed > 0;
     }
-    if (!e->profile.is_measured && step.n_chunks == 1 && step.n_decodes == 0 &&
+    if (!e->profile.is_measured && !guesses && step.n_chunks == 1 && step.n_decodes == 0 &&
         e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
         cost_model_scale(&e->cost, step.chunk_cached, step.chunk_new, step_s);
     error = cost_model_learn(&e->cost, &step, step_s);
@@ -418,27 +501,12 @@ static void publish_prompt_logprobs(const struct sequence *q)
         wake(r);
 }
 
-static void note_ran(struct engine *e, uint32_t slot, uint32_t n_computed, uint32_t n_run)
-{
-    struct request *r = e->lineup.seqs[slot].req;
-
-    e->live.of_class[r->class].n_tokens += n_run;
-    if (r->class != SCHED_USUAL && n_computed > atomic_load(&r->n_computed))
-        atomic_store(&r->n_computed, n_computed);
-}
-
 /* Exclude the rows of sequences that lost a query from the tokens to be picked. */
 static void exclude_failed(const struct engine *e, struct pick_row *rows)
 {
-    uint32_t o = 0;
-
-    for (uint32_t i = 0; e->batch.n_queries > 0 && i < e->lineup.n_items; i++) {
-        bool gives_token = effect_of(e, &e->lineup.items[i]).gives_token;
-
-        if (gives_token && batch_has_failed(&e->batch, i))
-            rows[o].slot = PICK_NONE;
-        o += gives_token;
-    }
+    for (uint32_t i = 0; e->batch.n_queries > 0 && i < e->lineup.n_items; i++)
+        if (effect_of(e, &e->lineup.items[i]).gives_token && batch_has_failed(&e->batch, i))
+            rows[e->lineup.seqs[e->lineup.items[i].slot].out0].slot = PICK_NONE;
 }
 
 /* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
@@ -447,7 +515,7 @@ static void exclude_failed(const struct engine *e, struct pick_row *rows)
 static void finish_step(struct engine *e, const struct pick_job *job, bool scored, uint64_t began,
                         uint64_t now)
 {
-    uint32_t o = 0, n = e->lineup.n_items;
+    uint32_t n = e->lineup.n_items;
 
     if (!scored && e->batch.n_queries == 0)
         learn_cost(e, seconds(began, now));
@@ -458,13 +526,12 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
         if (batch_has_failed(&e->batch, i)) {
             lineup_lost(&e->lineup, i, now);
             e->live.n_query_preemptions++;
-            o += f.gives_token;
             continue;
         }
-        if (f.gives_token && job->rows[o].waits) {
+        if (f.gives_token && job->rows[e->lineup.seqs[slot].out0].waits) {
             lineup_ran_part(&e->lineup, i, e->lineup.items[i].n_tokens - 1, now - began, now);
+            e->lineup.seqs[slot].n_guessed = 0;
             e->live.n_mask_waits++;
-            o++;
             continue;
         }
         lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
@@ -472,7 +539,7 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
         if (scored)
             publish_prompt_logprobs(&e->lineup.seqs[slot]);
         if (f.gives_token)
-            give_token(e, slot, job->tokens[o++], now);
+            give_tokens(e, job, slot, now);
         else if (f.ends)
             end_prefill(e, slot, now);
     }
@@ -538,6 +605,8 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
 {
     enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &job->logits);
 
+    uint64_t computed = clock_now_ns();
+
     exclude_failed(e, job->rows);
     if (s == OK)
         s = pick_begin(job, n_out);
@@ -545,15 +614,17 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
         lineup_ahead(&e->lineup, began + (uint64_t)(e->lineup.step_s * 1e9));
     if (s == OK)
         s = pick_finish(job);
+    if (device_is_host(e->device)) /* a GPU picks behind the step's other kernels */
+        draft_note_picks(e, seconds(computed, clock_now_ns()), n_out);
     return s == OK ? score_prompts(e, scored) : s;
 }
 
 static void run_step(struct engine *e, uint64_t now)
 {
-    uint32_t n = e->lineup.n_items;
-    struct pick_row rows[n];
-    struct out_token tokens[n];
+    struct pick_row rows[e->n_logits_max];
+    struct out_token tokens[e->n_logits_max];
     struct pick_job job = {e, NULL, rows, tokens};
+    draft_choose(e);
     uint32_t n_out = build_batch(e, rows);
     bool scored = false;
     uint64_t launched = clock_now_ns();

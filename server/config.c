@@ -9,6 +9,7 @@
 #include "base/option_rows.h"
 #include "cache/cache.h"
 #include "engine/sched/contest.h"
+#include "engine/sched/drafting.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
 #include "engine/text/reasoning.h"
@@ -112,6 +113,11 @@ static const struct option_row rows[] = {
     COUNT(NULL, "max-num-batched-tokens", max_num_batched_tokens, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
           "tokens of one step; longer prompts are computed in chunks"),
+    COUNT(NULL, "speculative-tokens", speculative_tokens, 0, DRAFT_TOKENS_MAX,
+          SETTING_TEXT(DEFAULT_SPECULATIVE_TOKENS),
+          "most tokens that an answer may copy in one step from its prompt, its documents or "
+          "itself, where that is faster; the answer stays the same; on a GPU only with "
+          "--batch-invariant; 0: off"),
     COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS), "requests that may wait; one more gets 429"),
     CHOICE_OF(

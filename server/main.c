@@ -172,6 +172,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.max_model_len = (uint32_t)c->max_model_len;
     e.max_num_seqs = (uint32_t)c->max_num_seqs;
     e.max_batched_tokens = (uint32_t)c->max_num_batched_tokens;
+    e.speculative_tokens = (uint32_t)c->speculative_tokens;
     e.max_queued = (uint32_t)c->max_num_queued_reqs;
     e.kv_bytes = c->kv_device_bytes;
     e.gpu_memory_utilization = c->gpu_memory_utilization;

@@ -72,6 +72,12 @@ void batch_add_query(struct batch *b, struct cache_seq *kv, uint32_t remote0, ui
         .kv = kv, .seq = b->n_seqs - 1, .remote0 = remote0, .n_remote = n_remote};
 }
 
+void batch_want(struct batch *b, uint32_t row)
+{
+    ASSERT(row < b->n_rows && b->n_out < b->n_out_max);
+    b->out_rows[b->n_out++] = row;
+}
+
 bool batch_has_failed(const struct batch *b, uint32_t seq)
 {
     for (uint32_t i = 0; i < b->n_queries; i++)

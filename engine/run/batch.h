@@ -51,6 +51,8 @@ void batch_reset(struct batch *b);
  * pos0 + n. The last n_out rows want logits. */
 void batch_add(struct batch *b, struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out);
+/* Have the logits of one more row, behind those of the rows before. */
+void batch_want(struct batch *b, uint32_t row);
 /* Segments [remote0, remote0 + n_remote) of the sequence that was added last lie on another
  * instance; kv sends the queries. Their blocks are not read. batch_add() calls it. */
 void batch_add_query(struct batch *b, struct cache_seq *kv, uint32_t remote0, uint32_t n_remote);

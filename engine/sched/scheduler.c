@@ -456,6 +456,15 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
         ran_usual(s, slot, n_new, step_ns, now_ns);
 }
 
+void scheduler_on_accepted(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+
+    ASSERT(slot < s->config.n_slots && e->n_flying == 0 && e->n_computed + 1 == e->n_known);
+    e->n_flying = 1;
+    scheduler_on_tokens(s, slot, 1, 1, 0, now_ns);
+}
+
 /* Undo submit_usual(). */
 static void forget_usual(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {

@@ -170,6 +170,10 @@ void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s);
  * are known after it. */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t step_ns, uint64_t now_ns);
+/* The step also verified a guess of the slot, which was right: one more token has its KV, and one
+ * more id is known. Call it after scheduler_on_tokens() of the step, once for each such token; the
+ * time of the step is counted already. */
+void scheduler_on_accepted(struct scheduler *s, uint32_t slot, uint64_t now_ns);
 /* A step ran tokens of the slot in vain, and their KV is gone, with all that the sequence held:
  * back to waiting, as after a preemption. */
 void scheduler_on_lost(struct scheduler *s, uint32_t slot);

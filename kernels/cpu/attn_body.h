@@ -20,273 +20,18 @@
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
-#include "kernels/cpu/attn.h"
+#include "kernels/cpu/attn_kernel.h"
 #ifdef HAVE_AMX
 #include "kernels/cpu/attn_amx.h"
 #endif
 
 /* Multiply-adds below which waking the pool costs more than it saves. */
 #define ATTN_ALONE_MAX (64u << 10)
+/* Chunks of tasks that a thread gets on average: a task prefetches the first keys of the next one
+ * of its chunk, and with few chunks threads end at different times. */
+#define ATTN_CHUNKS 8
 /* Most queries of a task; they walk the segments together. */
 #define ATTN_QUERIES 48
-
-/* A group of queries on one segment. */
-struct attn_group {
-    const struct attn_task *task;
-    const struct attn_segment *seg;
-    const float *q;            /* [d][rows] */
-    uint32_t first;            /* index of its first query in the task */
-    uint32_t n_common;         /* keys that every row sees */
-    uint32_t n_any;            /* keys that some row sees */
-    uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
-    /* With a window: of these keys, each row does not see the first ones. */
-    uint32_t hidden[ROWS_MAX]; /* ascending */
-};
-
-static const unsigned char *attn_block(const struct attn_group *g, int v, uint32_t i)
-{
-    const struct attention_params *p = g->task->job->p;
-
-    return kv_at_strides(&p->pool, &g->task->job->kv, p->blocks[g->seg->block0 + i], p->layer, v,
-                         g->task->kv_head);
-}
-
-/* Distance from block i to the next one that will be read, for prefetching; blocks may be anywhere
- * in the pool. 0: none. */
-static inline ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i, uint32_t n_keys)
-{
-    if ((i + 1) * KV_BLOCK_TOKENS >= n_keys)
-        return 0;
-    return attn_block(g, v, i + 1) - attn_block(g, v, i);
-}
-
-/* Bytes of one element of a row of K or V in memory; in bf16 a row consists of pairs. */
-ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
-{
-    if (kv_dtype_is_scaled(t))
-        return 1;
-    return t == DTYPE_F16 ? 2 : 4;
-}
-
-/* The scales of K (v = 0) or V (v = 1) of block i of the segment. */
-static const float *attn_scales(const struct attn_group *g, int v, uint32_t i)
-{
-    return (const float *)(const void *)(attn_block(g, v, i) + g->task->job->scales_at);
-}
-
-ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
-{
-    const int nc = chain_cols(n_rows);
-    struct chain c = {
-        .a = g->q,
-        .a_k = (size_t)n_rows,
-        .a_row = 1,
-        .w_k = KV_BLOCK_TOKENS * attn_col_bytes(t),
-        .n_k = g->task->job->dim,
-    };
-
-    for (uint32_t j0 = g->hidden[0] / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS; j0 < g->n_any;
-         j0 += KV_BLOCK_TOKENS) {
-        const unsigned char *k = attn_block(g, 0, j0 / KV_BLOCK_TOKENS);
-        const float *scales =
-            kv_dtype_is_scaled(t) ? attn_scales(g, 0, j0 / KV_BLOCK_TOKENS) : NULL;
-
-        c.ahead = attn_ahead(g, 0, j0 / KV_BLOCK_TOKENS, g->n_any);
-        for (uint32_t col = 0; col < KV_BLOCK_TOKENS; col += (uint32_t)nc * VW) {
-            vf acc[ACC_MAX];
-
-            UNROLL
-            for (int i = 0; i < n_rows * nc; i++)
-                acc[i] = v_set1(0);
-            c.w = k + col * attn_col_bytes(t);
-            if (t == DTYPE_BF16)
-                chain_pairs(acc, n_rows, nc, false, &c);
-            else
-                chain_plain(acc, n_rows, nc, t, false, &c);
-            if (kv_dtype_is_scaled(t)) {
-                UNROLL
-                for (int i = 0; i < n_rows * nc; i++)
-                    acc[i] *= v_load(scales + col + i % nc * VW);
-            }
-            UNROLL
-            for (int i = 0; i < n_rows * nc; i++)
-                v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX + j0 + col +
-                            i % nc * VW,
-                        acc[i]);
-        }
-    }
-}
-
-/* Turn a row's scores into exp(score - max), with 0 where the row does not see the key. */
-static void attn_softmax(float *score, uint32_t n_keys, float *max_out, float *sum_out)
-{
-    vf max = v_set1(-INFINITY), sum = v_set1(0);
-
-    for (uint32_t j = 0; j < n_keys; j += VW)
-        max = v_max(max,
-                    v_select(v_below((int32_t)(n_keys - j)), v_load(score + j), v_set1(-INFINITY)));
-    *max_out = v_largest(max);
-    max = v_set1(*max_out);
-    for (uint32_t j = 0; j < n_keys; j += VW) {
-        vf e = v_select(v_below((int32_t)(n_keys - j)), v_exp(v_load(score + j) - max), v_set1(0));
-
-        v_store(score + j, e);
-        sum += e;
-    }
-    *sum_out = v_sum(sum);
-}
-
-/* The same for a row that does not see the keys before `first`; n_keys is above it. A vector
- * without a visible key would add zeros to the sum, so the loop's begin changes no bit. */
-static void attn_softmax_window(float *score, uint32_t first, uint32_t n_keys, float *max_out,
-                                float *sum_out)
-{
-    vf max = v_set1(-INFINITY), sum = v_set1(0);
-
-    for (uint32_t j = first / VW * VW; j < n_keys; j += VW) {
-        vi seen = v_below((int32_t)(n_keys - j)) & ~v_below((int32_t)first - (int32_t)j);
-
-        max = v_max(max, v_select(seen, v_load(score + j), v_set1(-INFINITY)));
-    }
-    *max_out = v_largest(max);
-    max = v_set1(*max_out);
-    for (uint32_t j = first / VW * VW; j < n_keys; j += VW) {
-        vi seen = v_below((int32_t)(n_keys - j)) & ~v_below((int32_t)first - (int32_t)j);
-        vf e = v_select(seen, v_exp(v_load(score + j) - max), v_set1(0));
-
-        v_store(score + j, e);
-        sum += e;
-    }
-    *sum_out = v_sum(sum);
-}
-
-static void attn_cap_scores(const struct attn_group *g, uint32_t row)
-{
-    float *score = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
-    float cap = g->task->job->p->soft_cap;
-
-    for (uint32_t j = g->hidden[row] / VW * VW; j < g->n_keys[row]; j += VW)
-        v_store(score + j, v_tanh(v_load(score + j) / cap) * cap);
-}
-
-/* Multiply the probabilities of a row's keys [first, n_keys) by the scales of their values. The
- * vectors at both ends may cover other keys, whose probabilities nothing reads. */
-static void attn_scale_values(const struct attn_group *g, float *p, uint32_t first, uint32_t n_keys)
-{
-    for (uint32_t j = first / VW * VW; j < n_keys; j += VW) {
-        const float *scales = attn_scales(g, 1, j / KV_BLOCK_TOKENS) + j % KV_BLOCK_TOKENS;
-
-        v_store(p + j, v_load(p + j) * v_load(scales));
-    }
-}
-
-/* Continue the chains of rows [row, row + n_rows) of the group over keys [begin, end), for the
- * columns from `col` on. */
-ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bool part, int row,
-                                    int n_rows, uint32_t begin, uint32_t end, uint32_t col)
-{
-    const int nc = chain_cols(n_rows);
-    const struct attn_job *job = g->task->job;
-    float *tile = g->task->mem->tile + (size_t)row * job->dim_padded + col;
-    const float *p = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
-    vf acc[ACC_MAX];
-    struct chain c = {
-        .a_k = 1,
-        .a_row = KV_SEGMENT_TOKENS_MAX,
-        .w_k = job->dim * attn_col_bytes(t),
-        .n_cols = job->dim - col,
-    };
-
-    UNROLL
-    for (int i = 0; i < n_rows * nc; i++)
-        acc[i] = begin == 0 ? v_set1(0)
-                            : v_load(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW);
-    for (uint32_t j = begin; j < end; j += c.n_k) {
-        uint32_t off = j % KV_BLOCK_TOKENS;
-
-        c.a = p + j;
-        c.w = attn_block(g, 1, j / KV_BLOCK_TOKENS) + col * attn_col_bytes(t) +
-              (t == DTYPE_BF16 ? off / 2 : off) * c.w_k;
-        c.n_k = min_u32(end - j, KV_BLOCK_TOKENS - off);
-        c.ahead = attn_ahead(g, 1, j / KV_BLOCK_TOKENS, end);
-        if (t != DTYPE_BF16) {
-            chain_plain(acc, n_rows, nc, t, part, &c);
-        } else if (off % 2) { /* only the first key can be odd: blocks begin with a pair */
-            chain_odd(acc, n_rows, nc, part, &c);
-            c.n_k = 1;
-        } else {
-            chain_pairs(acc, n_rows, nc, part, &c);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < n_rows * nc; i++)
-        v_store(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW, acc[i]);
-}
-
-ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row, int n_rows,
-                               uint32_t begin, uint32_t end)
-{
-    uint32_t width = (uint32_t)chain_cols(n_rows) * VW;
-    uint32_t dim = g->task->job->dim;
-    uint32_t col = 0;
-
-    for (; col + width <= dim; col += width)
-        attn_values_cols(g, t, false, row, n_rows, begin, end, col);
-    if (col < dim)
-        attn_values_cols(g, t, true, row, n_rows, begin, end, col);
-}
-
-/* The keys that this row sees but some other row of its group does not: those on the diagonal. They
- * are few, so a kernel for one row serves all group sizes. */
-static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row,
-                                                      uint32_t begin, uint32_t end)
-{
-    enum dtype t = g->task->job->p->pool.layout.dtype;
-
-    if (t == DTYPE_F32)
-        attn_values(g, DTYPE_F32, row, 1, begin, end);
-    else if (t == DTYPE_F16)
-        attn_values(g, DTYPE_F16, row, 1, begin, end);
-    else
-        attn_values(g, DTYPE_BF16, row, 1, begin, end);
-}
-
-/* attn_values_row() for KV of one byte. */
-static __attribute__((noinline)) void attn_values_row_scaled(const struct attn_group *g, int row,
-                                                             uint32_t begin, uint32_t end)
-{
-    if (g->task->job->p->pool.layout.dtype == DTYPE_I8)
-        attn_values(g, DTYPE_I8, row, 1, begin, end);
-    else
-        attn_values(g, DTYPE_F8, row, 1, begin, end);
-}
-
-ALWAYS_INLINE void attn_values_row_of(const struct attn_group *g, enum dtype t, int row,
-                                      uint32_t begin, uint32_t end)
-{
-    if (kv_dtype_is_scaled(t))
-        attn_values_row_scaled(g, row, begin, end);
-    else
-        attn_values_row(g, row, begin, end);
-}
-
-/* The sums over V with a window. Keys that all rows see are computed together, those before and
- * behind them row by row. A row's chain begins at its own first key: keys before it count exactly
- * 0, whatever V holds there. */
-ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, int n_rows)
-{
-    uint32_t begin = g->hidden[n_rows - 1], end = begin > g->n_common ? begin : g->n_common;
-
-    memset(g->task->mem->tile, 0, (size_t)n_rows * g->task->job->dim_padded * sizeof(float));
-    for (int r = 0; r < n_rows; r++)
-        if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
-            attn_values_row_of(g, t, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
-    if (begin < g->n_common)
-        attn_values(g, t, 0, n_rows, begin, g->n_common);
-    for (int r = 0; r < n_rows; r++)
-        if (end < g->n_keys[r])
-            attn_values_row_of(g, t, r, end, g->n_keys[r]);
-}
 
 /* Merge the tile into the row's running result by log-sum-exp. */
 static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
@@ -331,7 +76,7 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
 {
     const struct attn_task *task = g->task;
     bool is_windowed = g->hidden[n_rows - 1] > 0; /* of the last row, which has most hidden keys */
-    float max[ROWS_MAX], sum[ROWS_MAX];
+    float max[ROWS_MAX] = {0}, sum[ROWS_MAX] = {0};
 
     attn_scores(g, t, n_rows);
     for (int r = 0; r < n_rows; r++) {
@@ -339,12 +84,8 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
 
         if (task->job->p->soft_cap > 0)
             attn_cap_scores(g, (uint32_t)r);
-        if (!is_windowed)
-            attn_softmax(score, g->n_keys[r], &max[r], &sum[r]);
-        else if (g->hidden[r] < g->n_keys[r])
-            attn_softmax_window(score, g->hidden[r], g->n_keys[r], &max[r], &sum[r]);
-        if (kv_dtype_is_scaled(t))
-            attn_scale_values(g, score, g->hidden[r], g->n_keys[r]);
+        if (g->hidden[r] < g->n_keys[r])
+            attn_softmax(g, t, score, g->hidden[r], g->n_keys[r], &max[r], &sum[r]);
     }
     if (is_windowed)
         attn_values_window(g, t, n_rows);
@@ -354,7 +95,7 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
         if (g->n_keys[r] <= g->hidden[r])
             continue;
         if (!is_windowed && n_rows > 1 && g->n_keys[r] > g->n_common)
-            attn_values_row_of(g, t, r, g->n_common, g->n_keys[r]);
+            attn_values_row(g, r, g->n_common, g->n_keys[r]);
         const float *tile = task->mem->tile + (size_t)r * task->job->dim_padded;
         if (task->tiles)
             attn_keep(g, (uint32_t)r, tile, max[r], sum[r]);
@@ -424,29 +165,63 @@ static uint32_t attn_group_rows(uint32_t n)
     return rows;
 }
 
+/* Write x[r][i] * scale to dst[i * rows + r] for 4 rows and i < n, a multiple of 4. */
+static void attn_pack_4(float *dst, uint32_t rows, const float *const x[4], uint32_t n, float scale)
+{
+    typedef float v4 __attribute__((vector_size(16)));
+    v4 a[4], b[4];
+
+    for (uint32_t i = 0; i < n; i += 4, dst += 4 * rows) {
+        for (int r = 0; r < 4; r++) {
+            memcpy(&a[r], x[r] + i, sizeof(a[r]));
+            a[r] *= scale;
+        }
+        b[0] = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
+        b[1] = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
+        b[2] = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5);
+        b[3] = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
+        a[0] = __builtin_shufflevector(b[0], b[2], 0, 1, 4, 5);
+        a[1] = __builtin_shufflevector(b[0], b[2], 2, 3, 6, 7);
+        a[2] = __builtin_shufflevector(b[1], b[3], 0, 1, 4, 5);
+        a[3] = __builtin_shufflevector(b[1], b[3], 2, 3, 6, 7);
+        for (uint32_t j = 0; j < 4; j++)
+            memcpy(dst + j * rows, &a[j], sizeof(a[j]));
+    }
+}
+
 /* Scale the queries and pack them [d][rows], group after group. */
 static void attn_pack(const struct attn_task *task)
 {
     const struct attention_params *p = task->job->p;
     uint32_t dim = task->job->dim;
+    float scale = p->scale * attn_unit(p->pool.layout.dtype);
     uint32_t rows;
 
     for (uint32_t first = 0; first < task->n_queries; first += rows) {
         float *dst = task->mem->q + (size_t)first * dim;
+        uint32_t r = 0;
 
         rows = attn_group_rows(task->n_queries - first);
-        for (uint32_t r = 0; r < rows; r++) {
+        for (; r + 4 <= rows && dim % 4 == 0; r += 4) {
+            const float *x[4] = {attn_query(task, first + r), attn_query(task, first + r + 1),
+                                 attn_query(task, first + r + 2), attn_query(task, first + r + 3)};
+
+            attn_pack_4(dst + r, rows, x, dim, scale);
+        }
+        for (; r < rows; r++) {
             const float *q = attn_query(task, first + r);
 
             for (uint32_t i = 0; i < dim; i++)
-                dst[(size_t)i * rows + r] = q[i] * p->scale;
+                dst[(size_t)i * rows + r] = q[i] * scale;
         }
     }
 }
 
-static void attn_segment(const struct attn_task *task, const struct attn_segment *seg)
+/* `next`: the segment behind it of next_task, or NULL. */
+static void attn_segment(const struct attn_task *task, const struct attn_segment *seg,
+                         const struct attn_task *next_task, const struct attn_segment *next)
 {
-    struct attn_group g = {.task = task, .seg = seg};
+    struct attn_group g = {.task = task, .seg = seg, .next_task = next_task, .next = next};
     uint32_t rows;
 
     ASSERT(seg->n_tokens <= KV_SEGMENT_TOKENS_MAX);
@@ -490,8 +265,13 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
     task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
 }
 
-/* Returns the unit of the running maxima for attn_write(). */
-static float attn_task_run(const struct attn_task *task)
+static const struct attn_segment *attn_first_segment(const struct attn_task *task)
+{
+    return task->job->p->segments + task->seq->seg0;
+}
+
+/* Returns the unit of the running maxima for attn_write(). `next`: the task behind it, or NULL. */
+static float attn_task_run(const struct attn_task *task, const struct attn_task *next)
 {
 #ifdef HAVE_AMX
     if (task->job->amx) {
@@ -499,29 +279,37 @@ static float attn_task_run(const struct attn_task *task)
         return 0.693147180559945f;
     }
 #endif
+    const struct attn_segment *segs = attn_first_segment(task);
+    uint32_t n = task->seq->n_segs;
+
     attn_pack(task);
-    for (uint32_t s = 0; s < task->seq->n_segs; s++)
-        attn_segment(task, &task->job->p->segments[task->seq->seg0 + s]);
+    for (uint32_t s = 0; s + 1 < n; s++)
+        attn_segment(task, &segs[s], task, &segs[s + 1]);
+    if (n > 0)
+        attn_segment(task, &segs[n - 1], next,
+                     next && next->seq->n_segs > 0 ? attn_first_segment(next) : NULL);
     return 1;
 }
 
 static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct attn_job *job = arg;
-    struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]};
+    struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]}, next = task;
 
+    /* Last rows first: they see the most keys, and a long task at the end would leave the other
+     * threads idle. */
+    attn_task_find(job, job->n_tasks - 1 - begin, &next);
     for (uint32_t i = begin; i < end; i++) {
-        /* Last rows first: they see the most keys, and a long task at the end would leave the other
-         * threads idle. */
-        attn_task_find(job, job->n_tasks - 1 - i, &task);
-        if (task.tiles) {
+        task = next;
+        if (i + 1 < end)
+            attn_task_find(job, job->n_tasks - 2 - i, &next);
+        if (task.tiles)
             attn_clear_unseen(&task);
-            attn_task_run(&task);
-            continue;
-        }
         for (uint32_t q = 0; q < task.n_queries; q++)
             task.mem->sum[q] = 0;
-        attn_write(&task, attn_task_run(&task));
+        float unit = attn_task_run(&task, i + 1 < end ? &next : NULL);
+        if (!task.tiles)
+            attn_write(&task, unit);
     }
 }
 
@@ -556,7 +344,11 @@ static void attn_run(struct device *d, const struct attention_params *p, bool ke
         job.n_tasks += attn_seq_tasks(&job, seq);
         macs += (uint64_t)seq->n_rows * (seq->pos0 + seq->n_rows) * p->n_heads * dim * 2;
     }
-    pool_run(c->pool, job.n_tasks, macs > ATTN_ALONE_MAX ? 1 : job.n_tasks + 1, attn_tasks, &job);
+    uint32_t chunk = job.n_tasks / (pool_n_threads(c->pool) * ATTN_CHUNKS);
+
+    if (macs <= ATTN_ALONE_MAX)
+        chunk = job.n_tasks;
+    pool_run(c->pool, job.n_tasks, chunk > 0 ? chunk : 1, attn_tasks, &job);
 }
 
 static enum status attention(struct device *d, struct stream *s, const struct attention_params *p)

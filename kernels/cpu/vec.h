@@ -153,16 +153,19 @@ ALWAYS_INLINE vu v_round_byte(enum dtype t, vf y)
     return (u >> 24 & 0x80) | (large & is_large) | (small & ~is_large);
 }
 
-/* Sum of all lanes, always by the same tree. */
+/* Sum of all lanes, always by the same tree: halves are added until one lane is left. */
 static inline float v_sum(vf v)
 {
     float t[VW];
 
+#if VW == 16
+    v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7);
+#elif VW == 8
+    v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7);
+#endif
     v_store(t, v);
-    for (int half = VW / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            t[i] += t[i + half];
-    return t[0];
+    return (t[0] + t[2]) + (t[1] + t[3]);
 }
 
 /* Largest lane; NaN if any lane is NaN. */

@@ -34,11 +34,16 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
 static void write_usage(struct writer *w, const struct call *call)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_out = 0, n_cached_in[CACHE_N_TIERS] = {0};
-    uint64_t n_written = 0, n_held = 0, n_thought = 0;
+    uint64_t n_written = 0, n_held = 0, n_thought = 0, n_right = 0, n_wrong = 0;
 
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
         n_out += c->n_taken;
+        if (c->request->n_prediction > 0) {
+            uint32_t n_accepted = atomic_load(&c->request->n_accepted);
+            n_right += n_accepted;
+            n_wrong += atomic_load(&c->request->n_guessed) - n_accepted;
+        }
         n_thought += c->n_thought_tokens;
         if (i % call->params.best_of != 0)
             continue; /* a prompt counts once, however many answers it gets */
@@ -60,10 +65,10 @@ static void write_usage(struct writer *w, const struct call *call)
                      n_cached_in[t]);
     /* Tarn generates plain text: OpenAI's other kinds of output tokens are 0. */
     write_format(w,
-                 "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
-                 "\"audio_tokens\":0,\"reasoning_tokens\":%" PRIu64
-                 ",\"rejected_prediction_tokens\":0}}",
-                 n_thought);
+                 "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":%" PRIu64
+                 ",\"audio_tokens\":0,\"reasoning_tokens\":%" PRIu64
+                 ",\"rejected_prediction_tokens\":%" PRIu64 "}}",
+                 n_right, n_thought, n_wrong);
 }
 
 static void write_logprobs(struct writer *w, const struct call *call, const struct choice *c)

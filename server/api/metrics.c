@@ -75,6 +75,25 @@ static void write_gauges(struct page *p, const struct server *srv, const struct 
     write_cache_config(p, srv);
 }
 
+/* The places are vLLM's: 0 is the first guess of a draft. */
+static void write_drafts(struct page *p, const struct server *srv, const struct draft_count *d)
+{
+    static const char per_pos[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+
+    page_counter(p, "vllm:spec_decode_num_drafts_total",
+                 "Decodes that also verified guessed tokens.", d->n_drafts);
+    page_counter(p, "vllm:spec_decode_num_draft_tokens_total", "Guessed tokens verified.",
+                 d->n_tokens);
+    page_counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Of those: right ones.",
+                 d->n_accepted);
+    page_head(p, per_pos, "counter", "Right guesses, by place in the draft.");
+    for (uint32_t i = 0; i < srv->info->n_guesses_max; i++) {
+        char more[32];
+        snprintf(more, sizeof more, ",position=\"%u\"", i);
+        page_sample(p, per_pos, more, (double)d->n_accepted_at[i]);
+    }
+}
+
 static void write_responses(struct page *p, const struct server *srv)
 {
     uint64_t n_bytes;
@@ -424,6 +443,7 @@ static void write_all(struct page *p, struct server *srv)
     write_gauges(p, srv, &st);
     write_responses(p, srv);
     write_counters(p, &st);
+    write_drafts(p, srv, &st.drafts);
     write_histograms(p, srv, &st);
     write_ours(p, srv, &st);
     if (st.cache.n_tiers > CACHE_REMOTE)

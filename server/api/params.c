@@ -8,6 +8,7 @@
 #include "base/flags.h"
 #include "base/hash.h"
 #include "server/api/estimates.h"
+#include "server/api/params_prediction.h"
 #include "server/api/params_vocab.h"
 #include "server/api/retention.h"
 #include "server/api/search.h"
@@ -112,7 +113,7 @@ static const struct field fields[] = {
     {"user", TEXT, NULL},
     {"safety_identifier", TEXT, NULL},
     {"prompt_cache_key", TEXT, NULL},
-    {"prediction", MAP, NULL},
+    {"prediction", FINE, NULL},
     {"request_id", ANY, NULL},
 
     {"functions", NOT_SET, NULL},
@@ -660,6 +661,8 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     if (s == OK)
         s = params_check_vocab(p, srv, why);
     if (s == OK)
+        s = params_read_prediction(p, srv, body, why);
+    if (s == OK)
         s = parse_stream(p, body, why);
     if (s == OK)
         s = parse_salt(p, srv, body, why);
@@ -683,6 +686,7 @@ void params_fini(struct params *p)
     p->allowed = NULL;
     buf_fini(&p->word_ends);
     buf_fini(&p->word_ids);
+    buf_fini(&p->prediction);
     grammar_unref(p->grammar);
     p->grammar = NULL;
 }

@@ -74,6 +74,7 @@ struct params {
     bool include_reasoning;                   /* else it is left out */
     uint32_t *allowed;                        /* vocab_mask.h; NULL: every id */
     struct buf word_ends, word_ids;           /* of sampling.rules */
+    struct buf prediction;                    /* ids */
     struct grammar *grammar;                  /* the form of the answers; NULL: any text */
 };
 

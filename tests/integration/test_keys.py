@@ -395,6 +395,9 @@ VLLM = {  # vLLM's metrics: name -> buckets, or None for a gauge or counter
     "vllm:num_preemptions_total": None, "vllm:request_success_total": None,
     "vllm:prefix_cache_queries_total": None, "vllm:prefix_cache_hits_total": None,
     "vllm:admission_rejections_total": None,
+    "vllm:spec_decode_num_drafts_total": None, "vllm:spec_decode_num_draft_tokens_total": None,
+    "vllm:spec_decode_num_accepted_tokens_total": None,
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total": None,
     "vllm:time_to_first_token_seconds": ".001 .005 .01 .02 .04 .06 .08 .1 .25 .5 .75 1 2.5 5 7.5 "
                                         "10 20 40 80 160 640 2560",
     "vllm:inter_token_latency_seconds": ".01 .025 .05 .075 .1 .15 .2 .3 .4 .5 .75 1 2.5 5 7.5 10 "

@@ -127,6 +127,9 @@ RULES = [
          expect=r"planning: median"),
     Rule(r"^build/tarn-schedbench\b", change=((r"tarn-schedbench", "tarn-schedbench --plans 50 "
          "--queued 100"),), expect=r"skip-join-mlfq"),
+    Rule(r"^build/tarn-draftbench\b", "skip", why="its files are made by the test draftbench"),
+    Rule(r"^loadgen/bench/draft/show\.py\b", "skip", why="minutes; the test draftbench runs the "
+         "program"),
     Rule(r"^build/tarn-retrievalbench\b", change=((r"tarn-retrievalbench\b.*", "tarn-retrievalbench "
          "--vectors 2000 --dim 16 --queries 20"),), expect=r"Flat"),
     Rule(r"^loadgen/bench/rag/show\.py\b(?![\s\S]*--documents)", "skip",

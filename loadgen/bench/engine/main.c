@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "loadgen/bench/engine/attention.h"
 #include "loadgen/bench/engine/options.h"
 #include "loadgen/bench/engine/report.h"
 
@@ -102,7 +103,9 @@ int main(int argc, char **argv)
         log_init(LOG_WARN, false);
         s = hash_init();
         if (s == OK)
-            s = o.only_limits ? run_limits(&o, &why) : run_cases(&o, &why);
+            s = o.only_limits      ? run_limits(&o, &why)
+                : o.only_attention ? attention_bench(stdout, &o, &why)
+                                   : run_cases(&o, &why);
     }
     options_name_options(&why);
     if (s != OK)

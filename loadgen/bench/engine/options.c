@@ -35,6 +35,8 @@ static const struct option_row rows[] = {
          "prefill:512, prefill:512@8192 (behind a context of 8192) or decode:BATCH:CONTEXT; may be "
          "given many times; default: prefill of 128, 512, 2048, 4096 and decode of 1, 4, 16, 64 "
          "sequences at context 0, 1024, 8192"),
+    TEXT(NULL, "attention-sizes", attention_sizes, "16:8:128", "H:G:D",
+         "`attention`: query heads, KV heads and their dimensions"),
     COUNT(NULL, "repetitions", repetitions, 1, 1000, "5",
           "rounds through all cases; medians are reported"),
     COUNT(NULL, "max-seconds", max_seconds, 0, 1000000, "0",
@@ -61,14 +63,16 @@ _Static_assert(BENCH_CASES_MAX == OPTION_LIST_MAX, "each --case has a place");
 
 enum status options_parse(struct bench_options *b, int argc, char **argv, struct buf *why)
 {
-    *b = (struct bench_options){.only_limits = argc > 1 && strcmp(argv[1], "limits") == 0};
+    *b = (struct bench_options){.only_limits = argc > 1 && strcmp(argv[1], "limits") == 0,
+                                .only_attention = argc > 1 && strcmp(argv[1], "attention") == 0};
+    bool is_part = b->only_limits || b->only_attention;
     enum status s = option_table_presets(&table, b, why);
 
     if (s == OK)
-        s = option_table_read_args(&table, b, argc, argv, b->only_limits ? 2 : 1, why);
-    for (uint32_t i = 0; s == OK && i < b->case_texts.n; i++)
+        s = option_table_read_args(&table, b, argc, argv, is_part ? 2 : 1, why);
+    for (uint32_t i = 0; s == OK && !b->only_attention && i < b->case_texts.n; i++)
         s = case_parse(&b->cases[b->n_cases++], b->case_texts.v[i], why);
-    if (s != OK || b->want_help || b->want_version || b->only_limits)
+    if (s != OK || b->want_help || b->want_version || is_part)
         return s;
     if (b->model[0] == '\0')
         return buf_why(why, ERR_INVALID, "--model: which model? a directory with config.json");
@@ -90,9 +94,12 @@ void options_name_options(struct buf *why)
 void options_print_help(FILE *f)
 {
     fputs("tarn-bench --model DIR [options]\n"
-          "tarn-bench limits [--threads N] [--json]\n\n"
+          "tarn-bench limits [--threads N] [--json]\n"
+          "tarn-bench attention [--threads N] [--cpu-variant NAME] [--kv-cache-dtype T]\n"
+          "                     [--case CASE[+CASE]] [--attention-sizes H:G:D] [--no-limits]\n\n"
           "Measures the engine's forward pass without HTTP, beside what the machine can do at\n"
-          "most; `limits` measures only that. --some-name V is also --some-name=V. Sizes take K,\n"
+          "most; `limits` measures only that, `attention` the attention op alone. --some-name V is "
+          "also --some-name=V. Sizes take K,\n"
           "M, G (powers of 1024). Defaults are in [ ].\n",
           f);
     option_table_help(&table, f);

@@ -34,7 +34,9 @@ struct bench_options {
     bool batch_invariant;
     bool want_help;
     bool want_version;
-    bool only_limits; /* `tarn-bench limits` */
+    bool only_limits;    /* `tarn-bench limits` */
+    bool only_attention; /* `tarn-bench attention` */
+    char *attention_sizes;
     struct option_list case_texts;
     struct bench_case cases[BENCH_CASES_MAX];
     uint32_t n_cases;

@@ -1,0 +1,110 @@
+#include "engine/sched/drafting.h"
+
+/* Share of the past that is kept at each new guess of a class: the mean is over some 250 guesses
+ * of the server, or 30 of a request. */
+#define SERVER_DECAY (1 - 1.0 / 256)
+#define REQUEST_DECAY (1 - 1.0 / 32)
+/* Guesses that the assumed chance counts for in the server's, and the server's in a request's. */
+#define N_ASSUMED 8.0
+#define N_OF_SERVER 6.0
+/* Least time of a row, as a share of the step's time per token: the cost model's grid is coarse. */
+#define ROW_SHARE_MIN 0.02
+
+/* The longest match of each class, and the chance that is assumed of it at first. Class 0 is the
+ * beginning of a predicted answer, which has no match. */
+static const uint32_t longest[ACCEPTANCE_N] = {0, 2, 3, 5, 8, 16, UINT32_MAX};
+static const double assumed[ACCEPTANCE_N] = {0.5, 0.2, 0.3, 0.5, 0.7, 0.85, 0.9};
+
+static int class_of(uint32_t n_match)
+{
+    int c = 0;
+
+    while (n_match > longest[c])
+        c++;
+    return c;
+}
+
+static void note(struct acceptance *a, int class, double decay, bool was_right)
+{
+    a->n_guesses[class] = a->n_guesses[class] * decay + 1;
+    a->n_right[class] = a->n_right[class] * decay + was_right;
+}
+
+void acceptance_note(struct acceptance *server, struct acceptance *request, uint32_t n_match,
+                     bool was_right)
+{
+    int class = class_of(n_match);
+
+    note(server, class, SERVER_DECAY, was_right);
+    note(request, class, REQUEST_DECAY, was_right);
+}
+
+double acceptance_chance(const struct acceptance *server, const struct acceptance *request,
+                         uint32_t n_match)
+{
+    int c = class_of(n_match);
+    double usual =
+        (server->n_right[c] + N_ASSUMED * assumed[c]) / (server->n_guesses[c] + N_ASSUMED);
+
+    return (request->n_right[c] + N_OF_SERVER * usual) / (request->n_guesses[c] + N_OF_SERVER);
+}
+
+void draft_step_begin(struct draft_step *step, const struct cost_model *cost, uint32_t n_decodes,
+                      uint32_t n_cached, uint32_t n_rows, double row_s)
+{
+    *step = (struct draft_step){.cost = cost,
+                                .n_rows = n_rows,
+                                .row_s = row_s,
+                                .tokens = n_decodes,
+                                .seconds = cost_model_decode_seconds(cost, n_cached, n_decodes)};
+}
+
+/* Time that n more rows of a sequence add to the step. */
+static double rows_seconds(const struct draft_step *step, uint32_t n_cached, uint32_t n)
+{
+    double before = cost_model_seconds(step->cost, n_cached, step->n_rows);
+    double s = cost_model_seconds(step->cost, n_cached, step->n_rows + n) - before;
+    double least = n * ROW_SHARE_MIN * step->seconds / step->tokens;
+
+    return (s > least ? s : least) + n * step->row_s;
+}
+
+static double expected_right(const double *chances, uint32_t n)
+{
+    double all = 0, p = 1;
+
+    for (uint32_t i = 0; i < n; i++)
+        all += p *= chances[i];
+    return all;
+}
+
+uint32_t draft_step_length(const struct draft_step *step, uint32_t n_cached, const double *chances,
+                           uint32_t n_max)
+{
+    double usual, best, right = 0, p = 1;
+    uint32_t n_best = 0;
+
+    if (step->seconds <= 0)
+        return 0;
+    usual = best = step->tokens / step->seconds;
+    for (uint32_t n = 1; n <= n_max; n++) {
+        right += p *= chances[n - 1];
+        double s = rows_seconds(step, n_cached, n);
+        double rate = (step->tokens + right) / (step->seconds + s);
+        if (rate > best && right > DRAFT_GAIN_MIN * usual * s) {
+            best = rate;
+            n_best = n;
+        }
+    }
+    return n_best;
+}
+
+void draft_step_add(struct draft_step *step, uint32_t n_cached, const double *chances, uint32_t n)
+{
+    double s = rows_seconds(step, n_cached, n);
+
+    step->tokens += expected_right(chances, n);
+    step->seconds += s;
+    step->drafts_s += s;
+    step->n_rows += n;
+}

@@ -1,0 +1,499 @@
+/* attn_kernel.h - the inner loops of attention on vectors: scores, softmax, sums over values.
+ *
+ * A group is up to ROWS_MAX queries on one segment. Each of its loops keeps as many accumulators as
+ * the registers hold: few rows (decode) take several blocks of keys, or all dimensions of a value,
+ * at once, since each accumulator is a chain of additions that waits for its last one, and since a
+ * query is then broadcast once for more keys. Many rows (prefill) take few columns at once.
+ * attn_body.h says why none of this changes a row's bits. */
+#ifndef TARN_KERNELS_CPU_ATTN_KERNEL_H
+#define TARN_KERNELS_CPU_ATTN_KERNEL_H
+
+#include "kernels/cpu/attn.h"
+
+/* A group of queries on one segment. */
+struct attn_group {
+    const struct attn_task *task;
+    const struct attn_segment *seg;
+    const struct attn_task *next_task; /* what is computed behind the segment, to prefetch */
+    const struct attn_segment *next;   /* of that task; NULL: nothing is known */
+    const float *q;                    /* [d][rows] */
+    uint32_t first;                    /* index of its first query in the task */
+    uint32_t n_common;                 /* keys that every row sees */
+    uint32_t n_any;                    /* keys that some row sees */
+    uint32_t n_keys[ROWS_MAX];         /* keys that each row sees */
+    /* With a window: of these keys, each row does not see the first ones. */
+    uint32_t hidden[ROWS_MAX]; /* ascending */
+};
+
+/* Most vectors of columns in one loop. */
+#define ATTN_COLS_MAX 8
+/* Blocks between the one that is read and the one that is prefetched. With few rows the blocks come
+ * from memory: a core has to have some 8 KB under way to read at its rate, and blocks of int8 have 2
+ * to 4 KB. With more rows they come from the second-level cache, after the first group. */
+#define ATTN_AHEAD_FEW 4
+#define ATTN_FEW_ROWS 3
+ALWAYS_INLINE uint32_t attn_distance(int n_rows)
+{
+    return n_rows <= ATTN_FEW_ROWS ? ATTN_AHEAD_FEW : 1;
+}
+
+/* Vectors of columns for which n_rows leave accumulators: a power of two. */
+ALWAYS_INLINE int attn_cols(int n_rows)
+{
+    int n = ATTN_COLS_MAX;
+
+    while (n * n_rows > ACC_MAX)
+        n /= 2;
+    return n;
+}
+
+static inline const unsigned char *attn_block_of(const struct attn_task *task,
+                                                 const struct attn_segment *seg, int v, uint32_t i)
+{
+    const struct attention_params *p = task->job->p;
+
+    return kv_at_strides(&p->pool, &task->job->kv, p->blocks[seg->block0 + i], p->layer, v,
+                         task->kv_head);
+}
+
+static inline const unsigned char *attn_block(const struct attn_group *g, int v, uint32_t i)
+{
+    return attn_block_of(g->task, g->seg, v, i);
+}
+
+static inline uint32_t attn_blocks(uint32_t n_keys)
+{
+    return (n_keys + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
+/* Bytes from block i of K or V to the one that is read `distance` blocks later: K's blocks come
+ * before V's, and those of the next segment behind them. 0: none. */
+static ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i, uint32_t distance)
+{
+    uint32_t n = attn_blocks(g->n_any), to = i + distance;
+    const unsigned char *at = NULL;
+
+    if (to < n)
+        at = attn_block(g, v, to);
+    else if (v == 0 && to - n < n)
+        at = attn_block(g, 1, to - n);
+    else if (v == 1 && g->next && to - n < attn_blocks(g->next->n_tokens))
+        at = attn_block_of(g->next_task, g->next, 0, to - n);
+    return at ? at - attn_block(g, v, i) : 0;
+}
+
+/* Prefetch n_bytes from w + ahead on. */
+ALWAYS_INLINE void attn_fetch(const unsigned char *w, size_t n_bytes, ptrdiff_t ahead, int n_rows)
+{
+    if (n_rows <= ATTN_FEW_ROWS)
+        fetch_lines_l2(w + ahead, n_bytes);
+    else
+        fetch_lines(w, n_bytes, ahead);
+}
+
+/* Bytes of one element of a row of K or V in memory; in bf16 a row consists of pairs. */
+ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
+{
+    if (kv_dtype_is_scaled(t))
+        return 1;
+    return t == DTYPE_F16 ? 2 : 4;
+}
+
+/* The scales of K (v = 0) or V (v = 1) of block i of the segment. */
+static const float *attn_scales(const struct attn_group *g, int v, uint32_t i)
+{
+    return (const float *)(const void *)(attn_block(g, v, i) + g->task->job->scales_at);
+}
+
+/* F8 is read as f16 with 4 bits of exponent less, which makes every number 2^8 times too small;
+ * queries and probabilities are multiplied by 2^8 instead. Both are exact, so that sums of products
+ * have the bits of the numbers themselves. */
+ALWAYS_INLINE float attn_unit(enum dtype t)
+{
+    return t == DTYPE_F8 ? 256.0f : 1.0f;
+}
+
+/* VW elements of KV of one byte as floats, without their scale, in units of attn_unit(). */
+ALWAYS_INLINE vf attn_load_byte(enum dtype t, const void *p)
+{
+#if defined(__AVX512F__)
+    if (t == DTYPE_F8) {
+        __m256i w = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(p)), 7);
+
+        return v_from_f16((vh)_mm256_and_si256(w, _mm256_set1_epi16((short)0xbfff)));
+    }
+#elif defined(__AVX2__)
+    if (t == DTYPE_F8) {
+        __m128i w = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(p)), 7);
+
+        return v_from_f16((vh)_mm_and_si128(w, _mm_set1_epi16((short)0xbfff)));
+    }
+#endif
+    return t == DTYPE_F8 ? v_load_byte(t, p) * (1 / attn_unit(t)) : v_load_byte(t, p);
+}
+
+/* VW elements of a row at w as floats, of which n exist if `part` is set. */
+ALWAYS_INLINE vf attn_load(enum dtype t, bool part, const unsigned char *w, int32_t n)
+{
+    if (!part || n >= VW)
+        return kv_dtype_is_scaled(t) ? attn_load_byte(t, w) : v_load_as(t, w);
+    if (n <= 0)
+        return v_set1(0);
+    if (!kv_dtype_is_scaled(t))
+        return v_load_as_n(t, w, (uint32_t)n);
+    unsigned char b[VW] = {0};
+
+    memcpy(b, w, (size_t)n);
+    return attn_load_byte(t, b);
+}
+
+/* The same for a row; of bf16, where a row consists of pairs, both. */
+ALWAYS_INLINE void attn_load2(vf *even, vf *odd, enum dtype t, bool part, const unsigned char *w,
+                              int32_t n)
+{
+    const float *at = (const float *)(const void *)w;
+
+    if (t != DTYPE_BF16) {
+        *even = attn_load(t, part, w, n);
+        return;
+    }
+    vu pair = (vu)(!part || n >= VW ? v_load(at) : n <= 0 ? v_set1(0) : v_load_n(at, (uint32_t)n));
+    *even = (vf)(pair << 16);
+    *odd = (vf)(pair & 0xffff0000u);
+}
+
+/* Return v, computed before whatever is written behind this call. Otherwise the compiler loads the
+ * broadcasts of all rows first, and then lacks registers for accumulators. */
+ALWAYS_INLINE vf attn_in_order(vf v)
+{
+#if defined(__AVX512F__)
+    __asm__ volatile("" : "+v"(v));
+#elif defined(__AVX2__)
+    __asm__ volatile("" : "+x"(v));
+#endif
+    return v;
+}
+
+/* acc[r][j] += a[r] * w[j] for all rows; acc has nc vectors of each row. */
+ALWAYS_INLINE void attn_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row, const vf *w)
+{
+    UNROLL
+    for (int r = 0; r < n_rows; r++) {
+        vf b = v_set1(a[(size_t)r * a_row]);
+
+        UNROLL
+        for (int j = 0; j < nc; j++)
+            acc[r * nc + j] = attn_in_order(v_fma(b, w[j], acc[r * nc + j]));
+    }
+}
+
+/* Vector j of acc[r] += a[r] * w: for few rows, where broadcasts stay in registers and a vector is
+ * loaded, used and forgotten. */
+ALWAYS_INLINE void attn_step_few(vf *acc, int n_rows, int nc, int j, const vf *a, vf w)
+{
+    UNROLL
+    for (int r = 0; r < n_rows; r++)
+        acc[r * nc + j] = attn_in_order(v_fma(a[r], w, acc[r * nc + j]));
+}
+
+ALWAYS_INLINE void attn_broadcast(vf *b, int n_rows, const float *a, size_t a_row)
+{
+    UNROLL
+    for (int r = 0; r < n_rows; r++)
+        b[r] = v_set1(a[(size_t)r * a_row]);
+}
+
+/* --- scores --- */
+
+/* Scores of `nb` blocks from `block` on, vectors [col, col + nv) of each. */
+ALWAYS_INLINE void attn_scores_of(const struct attn_group *g, enum dtype t, int n_rows, int nb,
+                                  int nv, uint32_t block, uint32_t col)
+{
+    const int nc = nb * nv;
+    const bool few = n_rows <= ATTN_FEW_ROWS;
+    const size_t bytes = attn_col_bytes(t), step = KV_BLOCK_TOKENS * bytes;
+    const uint32_t dim = g->task->job->dim;
+    const uint32_t per_step = t == DTYPE_BF16 ? 2 : 1;
+    const unsigned char *k[ATTN_COLS_MAX];
+    ptrdiff_t ahead[ATTN_COLS_MAX];
+    const float *a = g->q;
+    vf acc[ACC_MAX];
+
+    UNROLL
+    for (int b = 0; b < nb; b++) {
+        k[b] = attn_block(g, 0, block + (uint32_t)b) + col * bytes;
+        ahead[b] = attn_ahead(g, 0, block + (uint32_t)b, attn_distance(n_rows));
+    }
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        acc[i] = v_set1(0);
+    for (uint32_t d = 0; d < dim; d += per_step, a += per_step * (uint32_t)n_rows) {
+        bool pair = t == DTYPE_BF16 && d + 1 < dim;
+        vf w[2][ATTN_COLS_MAX], b0[ATTN_FEW_ROWS], b1[ATTN_FEW_ROWS];
+
+        UNROLL
+        for (int b = 0; b < nb; b++)
+            if (ahead[b])
+                attn_fetch(k[b], (size_t)nv * VW * bytes, ahead[b], n_rows);
+        if (few) {
+            attn_broadcast(b0, n_rows, a, 1);
+            if (pair)
+                attn_broadcast(b1, n_rows, a + n_rows, 1);
+        }
+        UNROLL
+        for (int i = 0; i < nc; i++) {
+            attn_load2(&w[0][i], &w[1][i], t, false, k[i / nv] + (size_t)(i % nv) * VW * bytes, VW);
+            if (few)
+                attn_step_few(acc, n_rows, nc, i, b0, w[0][i]);
+            if (few && pair)
+                attn_step_few(acc, n_rows, nc, i, b1, w[1][i]);
+        }
+        if (!few)
+            attn_step(acc, n_rows, nc, a, 1, w[0]);
+        if (!few && pair)
+            attn_step(acc, n_rows, nc, a + n_rows, 1, w[1]);
+        UNROLL
+        for (int b = 0; b < nb; b++)
+            k[b] += step;
+    }
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++) {
+        uint32_t j = (uint32_t)(i % nc / nv), at = col + (uint32_t)(i % nv) * VW;
+
+        if (kv_dtype_is_scaled(t))
+            acc[i] *= v_load(attn_scales(g, 0, block + j) + at);
+        v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX +
+                    (block + j) * KV_BLOCK_TOKENS + at,
+                acc[i]);
+    }
+}
+
+/* Scores of all keys that some row sees, and of the rest of their blocks. */
+ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
+{
+    const int per_block = KV_BLOCK_TOKENS / VW, nc = attn_cols(n_rows);
+    const int nv = nc < per_block ? nc : per_block, nb = nc / nv;
+    uint32_t i = g->hidden[0] / KV_BLOCK_TOKENS, end = attn_blocks(g->n_any);
+
+    if (nb > 1)
+        for (; i + (uint32_t)nb <= end; i += (uint32_t)nb)
+            attn_scores_of(g, t, n_rows, nb, nv, i, 0);
+    for (; i < end; i++)
+        for (uint32_t col = 0; col < KV_BLOCK_TOKENS; col += (uint32_t)nv * VW)
+            attn_scores_of(g, t, n_rows, 1, nv, i, col);
+}
+
+/* --- softmax --- */
+
+/* e^x for x <= 0, with the bits of v_exp(): 0 below -87.33, NaN for NaN. */
+ALWAYS_INLINE vf attn_exp(vf x)
+{
+    const vf magic = v_set1(0x1.8p23f);
+    vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
+    vf n = t - magic;
+    vf r = v_fma(n, v_set1(-0.693359375f), x);
+
+    r = v_fma(n, v_set1(2.12194440e-4f), r);
+    vf p = v_set1(1.9875691500e-4f);
+    p = v_fma(p, r, v_set1(1.3981999507e-3f));
+    p = v_fma(p, r, v_set1(8.3334519073e-3f));
+    p = v_fma(p, r, v_set1(4.1665795894e-2f));
+    p = v_fma(p, r, v_set1(1.6666665459e-1f));
+    p = v_fma(p, r, v_set1(5.0000001201e-1f));
+    p = v_fma(p, r * r, r) + v_set1(1.0f);
+    vf y = p * (vf)(((vu)t - (vu)magic + 127u) << 23);
+
+    return (vf)((vi)y & ~(vi)(x < -87.33f));
+}
+
+/* The largest lane, unless one is NaN. */
+static inline float attn_top(vf v)
+{
+    float t[VW];
+
+#if VW == 16
+    v = v_max(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13,
+                                         14, 15));
+    v = v_max(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7));
+#elif VW == 8
+    v = v_max(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7));
+#endif
+    v_store(t, v);
+    float a = t[0] > t[1] ? t[0] : t[1], b = t[2] > t[3] ? t[2] : t[3];
+
+    return a > b ? a : b;
+}
+
+/* Turn a row's scores of keys [first, n_keys) into exp(score - max), with 0 in the other lanes of
+ * their vectors, and find maximum and sum. KV of one byte: then multiply by the scales of the
+ * values. A vector without a visible key would add zeros to the sum, so the loops' begin changes no
+ * bit. */
+ALWAYS_INLINE void attn_softmax(const struct attn_group *g, enum dtype t, float *score,
+                                uint32_t first, uint32_t n_keys, float *max_out, float *sum_out)
+{
+    const uint32_t begin = first / VW * VW, last = (n_keys - 1) / VW * VW;
+    vf max = v_set1(-INFINITY), sum = v_set1(0);
+
+    v_store(score + begin, v_select(~v_below((int32_t)first - (int32_t)begin),
+                                    v_load(score + begin), v_set1(-INFINITY)));
+    v_store(score + last,
+            v_select(v_below((int32_t)(n_keys - last)), v_load(score + last), v_set1(-INFINITY)));
+    for (uint32_t j = begin; j <= last; j += VW)
+        max = v_max(max, v_load(score + j));
+    *max_out = attn_top(max);
+    max = v_set1(*max_out);
+    for (uint32_t j = begin; j <= last; j += VW) {
+        vf e = attn_exp(v_load(score + j) - max);
+
+        sum += e;
+        if (kv_dtype_is_scaled(t))
+            e *=
+                v_load(attn_scales(g, 1, j / KV_BLOCK_TOKENS) + j % KV_BLOCK_TOKENS) * attn_unit(t);
+        v_store(score + j, e);
+    }
+    *sum_out = v_sum(sum);
+}
+
+static void attn_cap_scores(const struct attn_group *g, uint32_t row)
+{
+    float *score = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
+    float cap = g->task->job->p->soft_cap;
+
+    for (uint32_t j = g->hidden[row] / VW * VW; j < g->n_keys[row]; j += VW)
+        v_store(score + j, v_tanh(v_load(score + j) / cap) * cap);
+}
+
+/* --- sums over values --- */
+
+/* A row of V at w, or a pair of rows, of which `from` (0, 1) is the first and n the number of those
+ * that count; p is the probability of the first. */
+ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows, int nc,
+                                    const float *p, const unsigned char *w, int32_t n_cols,
+                                    int from, int n)
+{
+    const bool few = n_rows <= ATTN_FEW_ROWS, even = from == 0, odd = from + n > 1;
+    const float *p1 = p + 1 - from;
+    vf v[2][ATTN_COLS_MAX], b0[ATTN_FEW_ROWS], b1[ATTN_FEW_ROWS];
+
+    if (few && even)
+        attn_broadcast(b0, n_rows, p, KV_SEGMENT_TOKENS_MAX);
+    if (few && odd)
+        attn_broadcast(b1, n_rows, p1, KV_SEGMENT_TOKENS_MAX);
+    UNROLL
+    for (int i = 0; i < nc; i++) {
+        attn_load2(&v[0][i], &v[1][i], t, part, w + (size_t)i * VW * attn_col_bytes(t),
+                   n_cols - i * VW);
+        if (few && even)
+            attn_step_few(acc, n_rows, nc, i, b0, v[0][i]);
+        if (few && odd)
+            attn_step_few(acc, n_rows, nc, i, b1, v[1][i]);
+    }
+    if (!few && even)
+        attn_step(acc, n_rows, nc, p, KV_SEGMENT_TOKENS_MAX, v[0]);
+    if (!few && odd)
+        attn_step(acc, n_rows, nc, p1, KV_SEGMENT_TOKENS_MAX, v[1]);
+}
+
+/* Continue the chains over keys [off, off + n) of one block of V; w is the block's first row at the
+ * first column, p the probability of key `off`. */
+ALWAYS_INLINE void attn_values_block(vf *acc, enum dtype t, bool part, int n_rows, int nc,
+                                     const float *p, const unsigned char *w, size_t stride,
+                                     uint32_t off, uint32_t n, int32_t n_cols, ptrdiff_t ahead)
+{
+    const uint32_t per_row = t == DTYPE_BF16 ? 2 : 1;
+    const size_t width = (size_t)nc * VW * attn_col_bytes(t);
+
+    w += off / per_row * stride;
+    if (off % per_row) { /* only a window or a row's own keys begin in the middle of a pair */
+        attn_values_step(acc, t, part, n_rows, nc, p, w, n_cols, 1, 1);
+        p++;
+        n--;
+        w += stride;
+    }
+    for (uint32_t i = 0; i < n / per_row; i++, w += stride, p += per_row) {
+        if (ahead)
+            attn_fetch(w, width, ahead, n_rows);
+        attn_values_step(acc, t, part, n_rows, nc, p, w, n_cols, 0, (int)per_row);
+    }
+    if (n % per_row)
+        attn_values_step(acc, t, part, n_rows, nc, p, w, n_cols, 0, 1);
+}
+
+/* Continue the chains of rows [row, row + n_rows) of the group over keys [begin, end), for the nc
+ * vectors of columns from `col` on. */
+ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bool part, int row,
+                                    int n_rows, int nc, uint32_t begin, uint32_t end, uint32_t col)
+{
+    const struct attn_job *job = g->task->job;
+    const size_t bytes = attn_col_bytes(t);
+    float *tile = g->task->mem->tile + (size_t)row * job->dim_padded + col;
+    const float *p = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
+    vf acc[ACC_MAX];
+    uint32_t n;
+
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        acc[i] = begin == 0 ? v_set1(0)
+                            : v_load(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW);
+    for (uint32_t j = begin; j < end; j += n) {
+        uint32_t off = j % KV_BLOCK_TOKENS, block = j / KV_BLOCK_TOKENS;
+
+        n = min_u32(end - j, KV_BLOCK_TOKENS - off);
+        attn_values_block(acc, t, part, n_rows, nc, p + j, attn_block(g, 1, block) + col * bytes,
+                          job->dim * bytes, off, n, (int32_t)(job->dim - col),
+                          attn_ahead(g, 1, block, attn_distance(n_rows)));
+    }
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        v_store(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW, acc[i]);
+}
+
+ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row, int n_rows,
+                               uint32_t begin, uint32_t end)
+{
+    const int most = attn_cols(n_rows), few = most < PANEL_COLS / VW ? most : PANEL_COLS / VW;
+    uint32_t dim = g->task->job->dim, col = 0;
+
+    for (; col + (uint32_t)most * VW <= dim; col += (uint32_t)most * VW)
+        attn_values_cols(g, t, false, row, n_rows, most, begin, end, col);
+    if (most / 2 > few && col + (uint32_t)most / 2 * VW <= dim) {
+        attn_values_cols(g, t, false, row, n_rows, most / 2, begin, end, col);
+        col += (uint32_t)most / 2 * VW;
+    }
+    for (; col < dim; col += (uint32_t)few * VW)
+        attn_values_cols(g, t, true, row, n_rows, few, begin, end, col);
+}
+
+/* The keys that this row sees but some other row of its group does not: those on the diagonal. They
+ * are few, so a kernel for one row serves all group sizes. */
+static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row,
+                                                      uint32_t begin, uint32_t end)
+{
+    switch (g->task->job->p->pool.layout.dtype) {
+    case DTYPE_F32: attn_values(g, DTYPE_F32, row, 1, begin, end); break;
+    case DTYPE_F16: attn_values(g, DTYPE_F16, row, 1, begin, end); break;
+    case DTYPE_BF16: attn_values(g, DTYPE_BF16, row, 1, begin, end); break;
+    case DTYPE_I8: attn_values(g, DTYPE_I8, row, 1, begin, end); break;
+    default: attn_values(g, DTYPE_F8, row, 1, begin, end);
+    }
+}
+
+/* The sums over V with a window. Keys that all rows see are computed together, those before and
+ * behind them row by row. A row's chain begins at its own first key: keys before it count exactly
+ * 0, whatever V holds there. */
+ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, int n_rows)
+{
+    uint32_t begin = g->hidden[n_rows - 1], end = begin > g->n_common ? begin : g->n_common;
+
+    memset(g->task->mem->tile, 0, (size_t)n_rows * g->task->job->dim_padded * sizeof(float));
+    for (int r = 0; r < n_rows; r++)
+        if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
+            attn_values_row(g, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
+    if (begin < g->n_common)
+        attn_values(g, t, 0, n_rows, begin, g->n_common);
+    for (int r = 0; r < n_rows; r++)
+        if (end < g->n_keys[r])
+            attn_values_row(g, r, end, g->n_keys[r]);
+}
+
+#endif

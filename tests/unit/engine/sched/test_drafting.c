@@ -1,0 +1,125 @@
+/* test_drafting.c - how many guessed tokens are verified. */
+#include "tests/unit/test.h"
+
+#include "engine/sched/drafting.h"
+
+#define N_MAX DRAFT_TOKENS_MAX
+
+/* A step of one row takes 10 ms, and so does one of 8; then 1 ms a row. Each further decode takes
+ * 0.5 ms. */
+static struct cost_model model(void)
+{
+    static const uint32_t cached[] = {0, 1000}, fresh[] = {1, 8, 108}, batch[] = {1, 101};
+    static const double seconds[] = {.010, .010, .110, .010, .010, .110};
+    static const double decode[] = {.010, .060, .010, .060};
+    const struct cost_points points = {cached, fresh, batch, 2, 3, 2, seconds, decode};
+    struct cost_model m;
+
+    assert_ok(cost_model_init(&m, &points, NULL));
+    return m;
+}
+
+static uint32_t length(const struct cost_model *m, uint32_t n_decodes, uint32_t n_rows,
+                       double chance)
+{
+    double chances[N_MAX];
+    struct draft_step step;
+
+    for (uint32_t i = 0; i < N_MAX; i++)
+        chances[i] = chance;
+    draft_step_begin(&step, m, n_decodes, 100, n_rows, 0);
+    return draft_step_length(&step, 100, chances, N_MAX);
+}
+
+static void rows_that_cost_nothing_are_taken_at_a_small_chance(void **state)
+{
+    struct cost_model m = model();
+
+    (void)state;
+    assert_in_range(length(&m, 1, 1, 0.1), 1, 7);
+    assert_int_equal(length(&m, 1, 1, 0.001), 0);
+}
+
+static void a_better_chance_makes_a_longer_draft(void **state)
+{
+    struct cost_model m = model();
+    uint32_t before = 0;
+
+    (void)state;
+    for (double chance = 0.1; chance < 1; chance += 0.1) {
+        uint32_t n = length(&m, 1, 1, chance);
+        assert_true(n >= before);
+        before = n;
+    }
+    assert_int_equal(length(&m, 1, 1, 1), N_MAX);
+}
+
+static void a_full_batch_and_a_chunk_make_drafts_shorter(void **state)
+{
+    struct cost_model m = model();
+
+    (void)state;
+    assert_true(length(&m, 64, 64, 0.6) < length(&m, 1, 1, 0.6));
+    assert_int_equal(length(&m, 64, 64, 0.6), 0); /* 1 ms for 0.6 tokens; a decode takes 0.7 */
+    assert_int_equal(length(&m, 1, 300, 0.05), 0);
+    assert_true(length(&m, 1, 300, 0.9) > 0); /* 10 rows in the time of a decode */
+}
+
+static void drafts_of_a_step_make_further_ones_dearer(void **state)
+{
+    struct cost_model m = model();
+    double chances[N_MAX];
+    struct draft_step step;
+
+    (void)state;
+    for (uint32_t i = 0; i < N_MAX; i++)
+        chances[i] = 0.1;
+    draft_step_begin(&step, &m, 8, 100, 1, 0);
+    assert_true(draft_step_length(&step, 100, chances, N_MAX) > 0);
+    draft_step_add(&step, 100, chances, 7);
+    assert_true(step.drafts_s > 0);
+    assert_int_equal(draft_step_length(&step, 100, chances, N_MAX), 0);
+}
+
+static void chances_are_learned_by_length_and_request(void **state)
+{
+    struct acceptance server = {0}, copies = {0}, talks = {0};
+
+    (void)state;
+    double before = acceptance_chance(&server, &copies, 3);
+    assert_true(acceptance_chance(&server, &copies, 20) > before);
+    for (int i = 0; i < 60; i++) {
+        acceptance_note(&server, &copies, 3, true);
+        acceptance_note(&server, &talks, 3, false);
+    }
+    assert_true(acceptance_chance(&server, &copies, 3) > 0.85);
+    assert_true(acceptance_chance(&server, &talks, 3) < 0.15);
+    struct acceptance fresh = {0};
+    assert_in_range((int)(100 * acceptance_chance(&server, &fresh, 3)), 35, 65);
+    assert_true(acceptance_chance(&server, &talks, 20) > 0.8); /* not touched */
+}
+
+static void what_was_learned_is_forgotten(void **state)
+{
+    struct acceptance server = {0}, request = {0};
+
+    (void)state;
+    for (int i = 0; i < 2000; i++)
+        acceptance_note(&server, &request, 5, false);
+    for (int i = 0; i < 200; i++)
+        acceptance_note(&server, &request, 5, true);
+    assert_true(acceptance_chance(&server, &request, 5) > 0.8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_that_cost_nothing_are_taken_at_a_small_chance),
+        cmocka_unit_test(a_better_chance_makes_a_longer_draft),
+        cmocka_unit_test(a_full_batch_and_a_chunk_make_drafts_shorter),
+        cmocka_unit_test(drafts_of_a_step_make_further_ones_dearer),
+        cmocka_unit_test(chances_are_learned_by_length_and_request),
+        cmocka_unit_test(what_was_learned_is_forgotten),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
