@@ -265,23 +265,26 @@ static void mm_int_pack(const struct gemm_job *j, uint32_t group, const float *a
         float *sums = (float *)slot + int_slot_sums(w, n_even) + r;
 
         memcpy(slot + r, &row.scale, sizeof(row.scale));
-        for (uint32_t k = 0, sum = 0; k < w->k; k += QUANT_CHUNK) {
+        vi lanes = v_set1_i32(0);
+
+        for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK) {
             uint32_t n = min_u32(w->k - k, QUANT_CHUNK);
             unsigned char *to = operands + ((size_t)k / 8 * n_even + r) * 8;
 
-            sum +=
-                (uint32_t)quant_chunk((int8_t *)quads, a + r * j->p->a_stride + k, n, row.inverse);
+            quant_chunk((int8_t *)quads, a + r * j->p->a_stride + k, n, row.inverse, &lanes);
             for (uint32_t i = 0; i < n / 8; i++, to += n_even * 8)
                 memcpy(to, quads + 2 * i, 8);
             if ((k + n) % w->group != 0 && k + n < w->k)
                 continue;
-            *start = int_start_factor(w->dtype) * (int32_t)sum;
+            int32_t sum = quant_sum(lanes);
+
+            *start = int_start_factor(w->dtype) * sum;
             start += n_even;
             if (dtype_is_affine(w->dtype)) {
-                *sums = (float)(int32_t)sum;
+                *sums = (float)sum;
                 sums += n_even;
             }
-            sum = 0;
+            lanes = v_set1_i32(0);
         }
     }
 }
@@ -347,6 +350,7 @@ static void mm_panel(const struct gemm_job *j, const struct gemm_panel *b)
             g.a = (const unsigned char *)(slot + int_slot_quads(w, n_even));
         }
         g.end = gemm_end_of(j, b->panel, i);
+        gemm_fetch_out(&g.end, g.n_rows);
         mm_tiles[n_even / 2 - 1][w->dtype - DTYPE_BF16](&g);
         g.fetch = NULL;
     }

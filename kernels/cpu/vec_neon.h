@@ -8,13 +8,14 @@
 
 #define VW 4
 #define ACC_MAX 24
-#define ROWS_MAX 12
+#define ROWS_MAX 6
 #ifdef __ARM_FEATURE_MATMUL_INT8
 #define HAVE_NEON_MATRIX 1 /* gemm_neonmm.h */
 #define INT_ACC_MAX 4      /* for the few products of int_kernel that are left */
 #define I8_OFFSET 128
 #else
 #define INT_ACC_MAX 24
+#define INT_ROWS 6
 #define I8_OFFSET 0 /* v_dot_i8() subtracts the offset of 128 itself */
 #endif
 
