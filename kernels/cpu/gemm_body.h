@@ -9,6 +9,8 @@
 #include "kernels/cpu/gemm_amx.h"
 #elif defined(HAVE_BF16_DOT)
 #include "kernels/cpu/gemm_dot.h"
+#elif defined(HAVE_NEON_MATRIX)
+#include "kernels/cpu/gemm_neonmm.h"
 #endif
 
 /* Most bytes of the packed activations of one task: a quarter of a second-level cache of 1 MB. Its
@@ -34,6 +36,11 @@ static const struct gemm_kernel *gemm_kernel_of(const struct weight *w, uint32_t
 #elif defined(HAVE_BF16_DOT)
     if (w->dtype == DTYPE_BF16)
         return &dot_kernel;
+#elif defined(HAVE_NEON_MATRIX)
+    if (w->dtype == DTYPE_BF16)
+        return &mm_bf16_kernel;
+    if (w->dtype >= DTYPE_FLOATS && n_rows >= MM_INT_ROWS_MIN && w->k % 8 == 0)
+        return &mm_int_kernel;
 #endif
     (void)n_rows;
     return w->dtype >= DTYPE_FLOATS ? &int_kernel : &float_kernel;

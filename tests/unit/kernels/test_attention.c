@@ -95,8 +95,9 @@ static void head_sizes_on(struct device *d)
 static void equals_reference_for_every_head_size(void **state)
 {
     (void)state;
-    each_variant(1, head_sizes_on);
     each_variant(3, head_sizes_on);
+    if (!IS_EMULATED)
+        each_variant(1, head_sizes_on);
 }
 
 static void groupings_on(struct device *d)
@@ -105,7 +106,8 @@ static void groupings_on(struct device *d)
                                         {7, 1}, {8, 1}, {9, 1}, {11, 1}, {12, 1}, {14, 1}, {50, 1}};
 
     for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
-        for (size_t i = t < 3 ? 0 : t - 3; i < ARRAY_SIZE(heads); i += t < 3 ? 1 : 2) {
+        for (size_t i = t < 3 ? 0 : t - 3; i < ARRAY_SIZE(heads);
+             i += t < 3 && !IS_EMULATED ? 1 : 2) {
             struct world w = {.dtype = kv_types[t],
                               .n_heads = heads[i][0],
                               .n_kv_heads = heads[i][1],
@@ -129,7 +131,7 @@ static void lengths_on(struct device *d)
 {
     static const uint32_t lens[] = {1, 2, 31, 32, 33, 255, 256, 257, 300};
 
-    for (size_t i = 0; i < ARRAY_SIZE(lens); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(lens); i += IS_EMULATED ? 4 : 1) {
         struct world w = {.dtype = DTYPE_BF16,
                           .n_heads = 2,
                           .n_kv_heads = 1,
@@ -243,9 +245,11 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
                               .n_kv_heads = 2,
                               .dim = 20,
                               .n_seqs = 3,
-                              .len = {300, 70, 1}};
+                              .len = {IS_EMULATED ? 80 : 300, 70, 1}};
 
             check_invariance(variant_names[v], &w, 0);
+            if (IS_EMULATED)
+                continue;
             w.len[0] = 390;
             w.n_heads = 4;
             w.dim = 32;
@@ -467,7 +471,7 @@ static void all_keys_on(struct device *d)
                           .n_kv_heads = t % 2 ? 2 : 1,
                           .dim = t % 2 ? 32 : 10,
                           .n_seqs = 3,
-                          .len = {260, 37, 1}};
+                          .len = {IS_EMULATED ? 60 : 260, 37, 1}};
         size_t width = (size_t)w.n_heads * w.dim, at = 0;
         float *last = test_alloc(width * sizeof *last);
         struct call c;

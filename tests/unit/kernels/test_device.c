@@ -57,6 +57,21 @@ static void a_forced_variant_is_the_one_that_runs(void **state)
     device_close(d);
 }
 
+/* Where the test's caller knows which processor this is. */
+static void the_processor_decides_the_variant(void **state)
+{
+    const char *best = getenv("TARN_TEST_BEST_VARIANT");
+    struct device_config config = {.kind = DEVICE_CPU, .n_threads = 1};
+    struct device *d = NULL;
+
+    (void)state;
+    if (!best)
+        skip();
+    assert_int_equal(device_open(&d, &config, NULL), OK);
+    assert_string_equal(device_ops(d)->name + strlen("cpu-"), best);
+    device_close(d);
+}
+
 static void an_unknown_variant_is_refused_by_name(void **state)
 {
     struct device_config config = {.kind = DEVICE_CPU, .cpu_variant = "avx9000", .n_threads = 1};
@@ -310,6 +325,7 @@ int main(void)
         cmocka_unit_test(reference_and_auto_open),
         cmocka_unit_test(a_build_without_cuda_refuses_it_with_words),
         cmocka_unit_test(a_forced_variant_is_the_one_that_runs),
+        cmocka_unit_test(the_processor_decides_the_variant),
         cmocka_unit_test(an_unknown_variant_is_refused_by_name),
         cmocka_unit_test(the_first_kernels_give_way_only_to_much_faster_ones),
         cmocka_unit_test(measured_kernels_are_those_of_this_machine_unless_named),
