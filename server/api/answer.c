@@ -172,7 +172,7 @@ static void write_choice(struct writer *w, const struct call *call, const struct
             write_puts(w, ",");
             tool_answer_write(w, c->tools);
         }
-        write_puts(w, ",\"refusal\":null}");
+        write_puts(w, ",\"refusal\":null,\"annotations\":[]}"); /* those are of web searches */
     } else {
         write_puts(w, "\"text\":");
         write_json(w, buf_str(&c->text), c->text.len);
