@@ -164,8 +164,6 @@ static void what_is_not_there_is_refused_by_name(void **state)
     refuses(PARAMS_CHAT, "{'function_call':'auto'}", ERR_UNSUPPORTED, "function_call: only");
     refuses(PARAMS_CHAT, "{'response_format':{'type':'grammar'}}", ERR_UNSUPPORTED,
             "response_format: type \"grammar\" is not supported");
-    refuses(PARAMS_CHAT, "{'structured_outputs':{'structural_tag':'x'}}", ERR_UNSUPPORTED,
-            "structured_outputs: structural_tag");
     refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
     refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
     refuses(PARAMS_COMPLETION, "{'prompt_logprobs':-1}", ERR_UNSUPPORTED, "prompt_logprobs: -1");
