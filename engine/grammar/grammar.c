@@ -236,10 +236,11 @@ void grammar_run_fini(struct grammar_run *r)
 static enum status prepare(struct grammar_run *r)
 {
     struct grammar *g = r->grammar;
+    uint32_t slice = SLICE + mask_walk_work(g->vocab); /* each turn gets on by a SLICE */
     struct mask *k;
     enum status s;
 
-    while ((s = mask_of(r, SLICE, true, &k)) == ERR_BUSY) {
+    while ((s = mask_of(r, slice, true, &k)) == ERR_BUSY) {
         pthread_mutex_unlock(&g->lock);
         while (atomic_load(&g->n_wanted) > 0)
             sched_yield();

@@ -220,6 +220,13 @@ enum status mask_compute(struct mask *k, struct grammar_vocab *v, struct machine
     return s;
 }
 
+uint32_t mask_walk_work(const struct grammar_vocab *v)
+{
+    uint32_t n = v->tree.n_nodes > v->first.n_nodes ? v->tree.n_nodes : v->first.n_nodes;
+
+    return n / NODES_PER_WORK;
+}
+
 void mask_fini(struct mask *k)
 {
     free(k->ids);

@@ -25,6 +25,8 @@ struct mask {
  * vocabulary, which takes some 10 ms each. */
 NODISCARD enum status mask_compute(struct mask *k, struct grammar_vocab *v, struct machine *m,
                                    uint32_t config, bool is_first, bool may_build);
+/* The most of a slice that mask_compute() spends again each time it is asked again. */
+uint32_t mask_walk_work(const struct grammar_vocab *v);
 void mask_fini(struct mask *k);
 /* Memory of the lists. */
 size_t mask_bytes(const struct mask *k, const struct grammar_vocab *v);

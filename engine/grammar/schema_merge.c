@@ -240,6 +240,12 @@ static bool is_shut_out(const struct json *a, const struct json *b)
     return false;
 }
 
+/* `items` are those behind the prefix of the same schema. */
+static bool has_other_prefix(const struct json *a, const struct json *b)
+{
+    return js_get(a, "prefixItems") && !js_get(b, "prefixItems") && js_get(b, "items");
+}
+
 enum status schema_merge(struct json **out, const struct json *a, const struct json *b,
                          const char *without, char *conflict, size_t size)
 {
@@ -251,6 +257,9 @@ enum status schema_merge(struct json **out, const struct json *a, const struct j
         return ERR_UNSUPPORTED;
     snprintf(conflict, size, "additionalProperties");
     if (is_shut_out(a, b) || is_shut_out(b, a))
+        return ERR_UNSUPPORTED;
+    snprintf(conflict, size, "prefixItems");
+    if (has_other_prefix(a, b) || has_other_prefix(b, a))
         return ERR_UNSUPPORTED;
     *out = js_new_object();
     if (!*out)

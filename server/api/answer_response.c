@@ -518,18 +518,21 @@ static enum status accept(struct call *call, struct http_exchange *x)
     struct buf json;
     enum status s = tell(call, "queued", true);
 
-    if (s == OK && call->params.stream && (s = begin_background(call)) == OK) {
+    if (s == OK && call->params.stream)
+        s = begin_background(call);
+    if (s == OK && call->params.stream) {
         s = responses_follow(&st->follower, responses, call->account->owner, call->id, -1);
         if (s == OK)
             response_follower_wake(st->follower, http_wake, http_waker(x));
-        return s;
-    }
-    buf_init(&json, RESPONSE_BYTES_MAX);
-    if (s == OK)
+    } else if (s == OK) {
+        buf_init(&json, RESPONSE_BYTES_MAX);
         s = responses_get(responses, call->account->owner, call->id, &json);
-    if (s == OK)
-        http_reply(x, 200, "application/json", &json);
-    buf_fini(&json);
+        if (s == OK)
+            http_reply(x, 200, "application/json", &json);
+        buf_fini(&json);
+    }
+    if (s != OK) /* nothing would end it */
+        (void)responses_delete(responses, call->account->owner, call->id);
     return s;
 }
 

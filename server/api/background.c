@@ -83,6 +83,7 @@ static void run_all(struct background *b, struct buf *out)
             continue;
         }
         remove_at(b, i);
+        call_cancel(call); /* no effect on finished requests */
         call_end(call, 200);
         call_unref(call);
     }

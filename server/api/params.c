@@ -125,7 +125,7 @@ static const struct field fields[] = {
     {"web_search_options", NOT_SET, NULL},
     {"suffix", NOT_SET, NULL},
     {"use_beam_search", NOT_SET, NULL},
-    {"chat_template", NOT_SET, "the server's operator sets it with --chat-template"},
+    {"chat_template", FINE, NULL},
     {"kv_transfer_params", NOT_SET, NULL},
     {"prompt_embeds", NOT_SET, NULL},
 };
@@ -628,28 +628,43 @@ static enum status parse_flags(struct params *p, const struct server *srv, const
     return s == OK ? parse_truncation(p, srv, body, why) : s;
 }
 
-static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
-                              enum params_kind kind, struct buf *why)
+/* Read the form of the answers, the tools, and how reasoning is told apart. */
+static enum status parse_form_with(struct params *p, const struct server *srv,
+                                   const struct chat_kit *kit, const struct json *body,
+                                   enum params_kind kind, struct buf *why)
 {
     struct structured_place place = {NULL, p->stopping.shown, 0};
-    enum status s = js_get_bool(body, "include_reasoning", &p->include_reasoning, why);
 
-    if (kind == PARAMS_CHAT && srv->reasoning && srv->tokenizer) {
-        p->reasoning = place.reasoning = srv->reasoning;
+    if (kind == PARAMS_CHAT && kit->reasoning && srv->tokenizer) {
+        p->reasoning = place.reasoning = kit->reasoning;
         for (int i = 0; i < 2; i++) {
             stopping_show(&p->stopping, srv->tokenizer, p->reasoning->begins[i]);
             stopping_show(&p->stopping, srv->tokenizer, p->reasoning->ends[i]);
         }
         place.n_shown = p->stopping.n_shown;
     }
+    enum status s = structured_read(srv->structured, body, &place, &p->grammar, why);
     if (s == OK)
-        s = structured_read(srv->structured, body, &place, &p->grammar, why);
-    if (s == OK)
-        s = tools_read(&p->tools, &p->grammar, &p->stopping, srv, body, kind == PARAMS_CHAT, why);
+        s = tools_read(&p->tools, &p->grammar, &p->stopping, srv, kit, body, kind == PARAMS_CHAT,
+                       why);
     if (s == OK && p->grammar && p->stopping.ignore_eos)
         s = buf_why(why, ERR_INVALID,
                     "ignore_eos: an answer of a given form ends where the form does; leave one of "
                     "them out");
+    return s;
+}
+
+static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
+                              enum params_kind kind, struct buf *why)
+{
+    const struct chat_kit *kit = &srv->kit;
+    enum status s = js_get_bool(body, "include_reasoning", &p->include_reasoning, why);
+
+    if (s == OK && kind == PARAMS_CHAT)
+        s = chat_kit_get(&kit, srv, body, why);
+    if (s == OK)
+        s = parse_form_with(p, srv, kit, body, kind, why);
+    chat_kit_put(srv, kit);
     return s;
 }
 

@@ -41,6 +41,7 @@ struct reader {
     const struct response_source *source;
     char field[FIELD_BYTES]; /* the item's: "input[2]" */
     uint32_t number;
+    size_t n_looked; /* bytes of turns that references were looked up in */
     struct buf *why;
 };
 
@@ -336,11 +337,22 @@ static enum status read_reference(struct reader *r, const struct json *given, st
         memcpy(response + sizeof RESPONSE_ID_PREFIX - 1, hex + 1, RESPONSE_ID_HEX);
         turn = responses_turn(r->source->responses, r->source->owner, response);
     }
-    if (turn && !(*out = find_in(&turn->output, id)))
-        *out = find_in(&turn->input, id);
+    if (turn) { /* the output of a response in progress is another thread's */
+        bool is_final = atomic_load(&turn->is_final);
+        r->n_looked += turn->input.len + (is_final ? turn->output.len : 0);
+        if (r->n_looked > RESPONSE_READ_BYTES_MAX)
+            s = buf_why(r->why, ERR_INVALID,
+                        "%s: the references need more than %u bytes of earlier responses to be "
+                        "read; send previous_response_id, or the items",
+                        r->field, RESPONSE_READ_BYTES_MAX);
+        if (s == OK && is_final)
+            *out = find_in(&turn->output, id);
+        if (s == OK && !*out)
+            *out = find_in(&turn->input, id);
+    }
     response_turn_unref(turn);
-    if (*out)
-        return OK;
+    if (*out || s != OK)
+        return s;
     return buf_why(r->why, ERR_NOT_FOUND,
                    "%s: Item with id '%.80s' not found. It was not stored, or its response was "
                    "forgotten or deleted.",

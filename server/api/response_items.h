@@ -16,6 +16,7 @@
 #include "base/json.h"
 
 #define RESPONSE_N_ITEMS_MAX 4096
+#define RESPONSE_READ_BYTES_MAX (32u << 20) /* of earlier responses, for one request */
 #define RESPONSE_ITEM_ID_BYTES 64
 
 struct responses;

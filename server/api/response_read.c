@@ -113,15 +113,24 @@ static enum status expect_object(const struct json *v, const char *name, struct 
 /* --- messages --- */
 
 /* Add the turns before this one, the first one first. */
-static enum status add_turns(struct response_messages *m, const struct response_turn *last)
+static enum status add_turns(struct response_messages *m, const struct response_turn *last,
+                             struct buf *why)
 {
     const struct response_turn **turns = NULL;
     struct buf list;
+    size_t n_bytes = 0;
     enum status s = OK;
 
     buf_init(&list, SIZE_MAX / 2);
-    for (const struct response_turn *t = last; s == OK && t; t = t->previous)
-        s = buf_append(&list, &t, sizeof t);
+    for (const struct response_turn *t = last; s == OK && t; t = t->previous) {
+        n_bytes += t->input.len + t->output.len;
+        s = n_bytes > RESPONSE_READ_BYTES_MAX
+                ? buf_why(why, ERR_TOO_LARGE,
+                          "previous_response_id: the turns before have more than %u bytes; begin a "
+                          "new conversation",
+                          RESPONSE_READ_BYTES_MAX)
+                : buf_append(&list, &t, sizeof t);
+    }
     turns = (const struct response_turn **)(void *)list.data;
     for (size_t i = list.len / sizeof *turns; s == OK && i-- > 0;) {
         s = response_messages_add_text(m, &turns[i]->input);
@@ -179,7 +188,7 @@ static enum status make_messages(struct response_ask *a, struct json *items, str
         s = response_messages_add_system(&m, instructions, len);
     a->n_instructions = instructions != NULL;
     if (s == OK)
-        s = add_turns(&m, a->turn->previous);
+        s = add_turns(&m, a->turn->previous, why);
     if (s == OK)
         s = response_messages_add(&m, items);
     if (s == OK && js_len(m.list) == a->n_instructions)

@@ -10,8 +10,9 @@
 
 #define N_BUCKETS_MAX (1u << 16)
 
-/* An event has about 300 bytes; beyond this, a stream ends without its rest. */
-#define EVENTS_BYTES_MAX ((size_t)256 << 20)
+/* Of the bound, for the events of one response. An event has about 300 bytes; beyond this, a
+ * stream ends without its rest. */
+#define EVENTS_SHARE 4
 
 struct kept {
     struct link by_use, by_id;
@@ -208,15 +209,15 @@ static struct kept *find(struct responses *r, const char *owner, const char *id)
     return NULL;
 }
 
-/* Under the lock: forget responses that do not run until the bounds hold. */
-static void shrink(struct responses *r)
+/* Under the lock: forget responses that do not run until n_more bytes are within the bounds. */
+static void shrink(struct responses *r, size_t n_more)
 {
     struct link *next;
 
     for (struct link *l = r->by_use.next; l != &r->by_use; l = next) {
         struct kept *k = LINK_ITEM(l, kept, by_use);
         next = l->next;
-        if (r->n <= r->n_max && atomic_load(&r->n_bytes) <= r->bytes_max)
+        if (r->n <= r->n_max && atomic_load(&r->n_bytes) + n_more <= r->bytes_max)
             return;
         if (k->state == RESPONSE_FINAL)
             forget(r, k);
@@ -231,7 +232,7 @@ enum status responses_keep(struct responses *r, const char *owner, struct respon
     if (!k)
         return ERR_NOMEM;
     buf_init(&k->json, SIZE_MAX / 2);
-    buf_init(&k->events, EVENTS_BYTES_MAX);
+    buf_init(&k->events, (size_t)(r->bytes_max / EVENTS_SHARE));
     link_init(&k->followers);
     k->state = state;
     k->was_background = state != RESPONSE_FINAL;
@@ -252,7 +253,7 @@ enum status responses_keep(struct responses *r, const char *owner, struct respon
     link_append(&r->by_use, &k->by_use);
     link_append(bucket_of(r, turn->id), &k->by_id);
     r->n++;
-    shrink(r);
+    shrink(r, 0);
     pthread_mutex_unlock(&r->lock);
     return OK;
 }
@@ -284,9 +285,22 @@ void responses_update(struct responses *r, const struct response_turn *turn, con
             k->json = old;
         }
         count_kept(r, k);
-        shrink(r);
+        shrink(r, 0);
     }
     pthread_mutex_unlock(&r->lock);
+}
+
+/* Under the lock: whether the events may grow within the bounds. */
+static bool has_room(struct responses *r, const struct buf *events, size_t n_more)
+{
+    size_t n_grown = n_more > events->cap ? n_more : events->cap; /* twice as much */
+
+    if (n_more > events->max - events->len)
+        return false;
+    if (events->len + n_more < events->cap)
+        return true;
+    shrink(r, n_grown);
+    return atomic_load(&r->n_bytes) + n_grown <= r->bytes_max;
 }
 
 void responses_append(struct responses *r, const struct response_turn *turn,
@@ -296,7 +310,8 @@ void responses_append(struct responses *r, const struct response_turn *turn,
     struct kept *k = find_turn(r, turn);
     if (k && k->has_events && events->len > 0) {
         /* Clients see a gap only as the end: nothing follows what did not fit. */
-        if (buf_append(&k->events, events->data, events->len) != OK)
+        if (!has_room(r, &k->events, events->len) ||
+            buf_append(&k->events, events->data, events->len) != OK)
             k->events.max = k->events.len;
         count_kept(r, k);
         wake_followers(k);
@@ -312,7 +327,7 @@ void responses_end(struct responses *r, const struct response_turn *turn)
         k->state = RESPONSE_FINAL;
         count_turn(r, k->turn);
         wake_followers(k);
-        shrink(r);
+        shrink(r, 0);
     }
     pthread_mutex_unlock(&r->lock);
 }

@@ -138,6 +138,8 @@ GENERATION: dict[str, Schema] = {
     "prompt_cache_options": struct({"mode": one_of("implicit", "explicit"),
                                     "ttl": one_of("5m", "30m", "1h", "24h")}),
     "session_id": string("names a job", minLength=1, maxLength=256),
+    "chat_template": string(words="a template for this request; needs "
+                                  "--trust-request-chat-template"),
     "chat_template_kwargs": struct(words="variables of the chat template"),
     "add_generation_prompt": switch(),
     "continue_final_message": switch(),
@@ -181,7 +183,8 @@ GENERATION: dict[str, Schema] = {
     "modalities": array(one_of("text"), maxItems=1),
 }
 CHAT_ONLY = {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
-             "continue_final_message", "add_generation_prompt", "chat_template_kwargs",
+             "continue_final_message", "add_generation_prompt", "chat_template",
+             "chat_template_kwargs",
              "include_reasoning", "reasoning_effort", "documents_placement", "function_call",
              "modalities"}
 COMPLETION_ONLY = {"prompt", "best_of", "echo"}

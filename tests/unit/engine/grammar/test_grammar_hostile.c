@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "engine/grammar/grammar.h"
 #include "engine/run/vocab_mask.h"
-#include "engine/text/tokenizer/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define TEXT_BYTES_MAX ((size_t)2 << 20)
 
@@ -335,9 +335,48 @@ static void work_is_that_of_the_answer_alone(void **state)
     assert_true(n_refused > 0);
 }
 
+/* A walk over 840000 nodes takes more than a slice; each question walks them again. */
+static void masks_of_a_large_vocabulary_end(void **state)
+{
+    static const uint32_t eos[] = {0};
+    const uint32_t n_tokens = 1700, n_long = 490;
+    struct tokenizer *large;
+    struct grammar_vocab *v;
+    struct grammar_run run;
+    struct grammar *g;
+    uint32_t mask[1700 / 32 + 1];
+
+    (void)state;
+    put("{\"decoder\": {\"type\": \"ByteLevel\"}, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+        "\"add_prefix_space\": false}, \"added_tokens\": [], \"model\": {\"type\": \"BPE\", "
+        "\"merges\": [], \"vocab\": {");
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        assert_ok(buf_printf(&text, "%s\"%c%c%c", i ? ", " : "", 'a' + i / 676, 'a' + i / 26 % 26,
+                             'a' + i % 26));
+        put_times(n_long, "x");
+        assert_ok(buf_printf(&text, "\": %u", i));
+    }
+    put("}}}");
+    if (tok_load_text(&large, text.data, text.len, &why) != OK)
+        fail_msg("%s", buf_str(&why));
+    buf_reset(&text);
+    assert_ok(grammar_vocab_create(&v, large, n_tokens));
+    struct json *source = js_new_string("[a-z]*", 6);
+    assert_ok(grammar_create(&g, v, GRAMMAR_REGEX, source, &why));
+    assert_ok(grammar_run_init(&run, g, true));
+    assert_ok(grammar_run_mask(&run, eos, 1, mask));
+    assert_true(vocab_mask_allows(mask, 0) && vocab_mask_allows(mask, n_tokens - 1));
+    grammar_run_fini(&run);
+    grammar_unref(g);
+    js_unref(source);
+    grammar_vocab_destroy(v);
+    tokenizer_destroy(large);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(masks_of_a_large_vocabulary_end),
         cmocka_unit_test(references_end_where_their_text_ends),
         cmocka_unit_test(schemas_in_schemas_do_not_multiply),
         cmocka_unit_test(joined_schemas_have_a_bound),

@@ -175,7 +175,7 @@ static void what_is_not_there_is_refused_by_name(void **state)
     refuses(PARAMS_CHAT, "{'return_tokens_as_token_ids':'yes'}", ERR_INVALID,
             "return_tokens_as_token_ids: ");
     refuses(PARAMS_CHAT, "{'chat_template':'x'}", ERR_UNSUPPORTED,
-            "chat_template: not supported; the server's operator sets it");
+            "chat_template: not allowed; the server's operator sets a template with");
     refuses(PARAMS_CHAT, "{'model':'three'}", ERR_NOT_FOUND, "model: \"three\" is not served");
 }
 

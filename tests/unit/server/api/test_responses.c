@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/json.h"
+#include "server/api/response_items.h"
 #include "tests/unit/test.h"
 
 #define JSON "{\"id\":1}"
@@ -205,9 +207,98 @@ static void followers_get_all_events_once(void **state)
     responses_destroy(r);
 }
 
+/* P3: events count to the bound while they come. What does not fit is the end of a stream. */
+static void events_stay_below_the_bound(void **state)
+{
+    struct responses *r = make(10, 100000);
+    struct response_turn *old = keep(r, "a", NULL, 1000, RESPONSE_FINAL);
+    struct response_turn *t = keep(r, "b", NULL, 1, RESPONSE_STREAMING);
+    struct response_follower *f;
+    uint64_t n_bytes;
+    uint32_t n;
+    struct buf out;
+    bool is_over;
+
+    (void)state;
+    for (int i = 0; i < 100000; i++)
+        append(r, t, "0123456789\n\n");
+    responses_count(r, &n, &n_bytes);
+    assert_true(n == 2 && n_bytes <= 100000 && is_kept(r, "a", old) && is_kept(r, "b", t));
+    buf_init(&out, SIZE_MAX / 2);
+    assert_ok(responses_follow(&f, r, "b", t->id, -1));
+    responses_end(r, t);
+    assert_ok(response_follower_take(f, &out, SIZE_MAX, &is_over));
+    assert_true(is_over && out.len > 20000 && out.len % 12 == 0);
+    response_follower_close(f);
+    buf_fini(&out);
+    response_turn_unref(old);
+    response_turn_unref(t);
+    responses_destroy(r);
+}
+
+/* Read an input of n references to the first item of a response. */
+static enum status refer(struct responses *r, const char *response_id, char side, uint32_t n)
+{
+    const struct response_source source = {r, "a", "resp_"};
+    struct json *items = js_new_array(), *given = js_new_array();
+    char id[RESPONSE_ITEM_ID_BYTES];
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    response_item_id(id, "msg", response_id, side, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        struct json *reference = js_new_object();
+        assert_ok(js_set(reference, "id", js_new_string(id, strlen(id))));
+        assert_ok(js_push(given, reference));
+    }
+    enum status s = response_items_read(items, given, &source, &why);
+    assert_true(s != OK || js_len(items) == n);
+    js_unref(items);
+    js_unref(given);
+    buf_fini(&why);
+    return s;
+}
+
+static void put_item(struct buf *out, const char *response_id, char side, size_t n_bytes)
+{
+    char id[RESPONSE_ITEM_ID_BYTES];
+
+    response_item_id(id, "msg", response_id, side, 0);
+    assert_ok(buf_printf(out, "{\"id\":\"%s\",\"text\":\"", id));
+    for (size_t i = 0; i < n_bytes; i++)
+        assert_ok(buf_putc(out, 'x'));
+    assert_ok(buf_puts(out, "\"}"));
+}
+
+/* Another thread writes the output of a response in progress. P3: references do not multiply a
+ * long item. */
+static void references_are_to_final_items_and_bounded(void **state)
+{
+    struct responses *r = make(10, (uint64_t)1 << 30);
+    struct response_turn *t;
+    struct buf json;
+
+    (void)state;
+    buf_init(&json, 100);
+    assert_ok(response_turn_create(&t, "resp_0123456789abcdef0123456789abcdef", NULL));
+    put_item(&t->input, t->id, 'i', 100000);
+    put_item(&t->output, t->id, 'o', 100000);
+    assert_ok(responses_keep(r, "a", t, &json, RESPONSE_RUNNING));
+    assert_int_equal(refer(r, t->id, 'o', 1), ERR_NOT_FOUND);
+    assert_ok(refer(r, t->id, 'i', 3));
+    atomic_store(&t->is_final, true);
+    assert_ok(refer(r, t->id, 'o', 3));
+    assert_int_equal(refer(r, t->id, 'o', 1000), ERR_INVALID);
+    buf_fini(&json);
+    response_turn_unref(t);
+    responses_destroy(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_stay_below_the_bound),
+        cmocka_unit_test(references_are_to_final_items_and_bounded),
         cmocka_unit_test(another_owner_finds_nothing),
         cmocka_unit_test(the_least_recently_used_is_forgotten),
         cmocka_unit_test(bytes_stay_below_the_bound),
