@@ -67,7 +67,8 @@ static const struct option_row rows[] = {
     TEXT("HTTP", "host", host, "127.0.0.1", "ADDRESS", "address to listen on"),
     COUNT(NULL, "port", port, 0, 65535, "8000", "port; 0: any free one, printed at start"),
     SECRET(NULL, "api-key", api_key, "KEYS",
-           "key (or several, separated by commas) that every route but /health/* then needs"),
+           "key (or several, separated by commas) that every route but /health/* and /ping then "
+           "needs"),
     TEXT(NULL, "api-key-file", api_key_file, "", "FILE",
          "JSON file with keys, their tenants and limits; read again on SIGHUP"),
     SECRET(NULL, "admin-api-key", admin_api_key, "KEYS",

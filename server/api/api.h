@@ -35,6 +35,7 @@ void api_tokenize(struct server *srv, struct http_exchange *x);
 void api_detokenize(struct server *srv, struct http_exchange *x);
 void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
+void api_version(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_instances(struct server *srv, struct http_exchange *x);

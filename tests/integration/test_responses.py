@@ -525,17 +525,17 @@ def the_async_client_works() -> None:
 
 TESTS: list[Callable[[], None]] = [
     whole_answers_have_the_recorded_keys, usage_is_null_until_the_end,
-    events_come_in_the_recorded_order, recorded_requests_are_answered, a_stream_gives_the_same_response,
-    an_answer_cut_short_is_incomplete, a_call_and_its_result_go_on,
-    required_and_allowed_tools_are_called, reasoning_is_an_item_of_its_own,
-    logprobs_come_where_they_are_included, search_finds_and_cites_documents,
-    a_chain_is_the_whole_conversation, the_kv_of_a_chain_is_reused,
-    pages_of_input_items_follow_each_other, a_response_belongs_to_its_tenant,
-    what_is_not_stored_is_not_found, a_response_in_the_background_is_polled,
-    its_events_can_be_read_again, it_goes_on_when_its_client_leaves, it_is_cancelled,
-    too_many_in_the_background_are_refused, truncation_drops_the_oldest_items, mistakes_are_named,
-    the_client_parses_and_streams, the_async_client_works, the_oldest_responses_are_forgotten,
-    a_stream_that_fails_says_so]
+    events_come_in_the_recorded_order, recorded_requests_are_answered,
+    a_stream_gives_the_same_response, an_answer_cut_short_is_incomplete,
+    a_call_and_its_result_go_on, required_and_allowed_tools_are_called,
+    reasoning_is_an_item_of_its_own, logprobs_come_where_they_are_included,
+    search_finds_and_cites_documents, a_chain_is_the_whole_conversation,
+    the_kv_of_a_chain_is_reused, pages_of_input_items_follow_each_other,
+    a_response_belongs_to_its_tenant, what_is_not_stored_is_not_found,
+    a_response_in_the_background_is_polled, its_events_can_be_read_again,
+    it_goes_on_when_its_client_leaves, it_is_cancelled, too_many_in_the_background_are_refused,
+    truncation_drops_the_oldest_items, mistakes_are_named, the_client_parses_and_streams,
+    the_async_client_works, the_oldest_responses_are_forgotten, a_stream_that_fails_says_so]
 
 
 def main() -> int:
