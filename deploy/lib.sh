@@ -14,6 +14,9 @@ PACKAGE_PACKAGES=(dpkg-dev file)
 # shellcheck disable=SC2034  # used by deploy/test
 TEST_PACKAGES=(libcmocka-dev python3-numpy python3-venv "${PACKAGE_PACKAGES[@]}" mandoc zsh
     systemd redis-server haproxy iproute2 nftables procps openssl)
+# Packages for compiling the kernels for 64-bit ARM and running them.
+# shellcheck disable=SC2034  # used by deploy/test
+AARCH64_PACKAGES=(gcc-aarch64-linux-gnu qemu-user)
 # Of all these, packages that bring a service: installed without it.
 SERVICE_PACKAGES=(redis-server haproxy)
 POLICY=/usr/sbin/policy-rc.d

@@ -1,6 +1,7 @@
 /* draft.c - speculation: a sequence that decodes verifies guessed tokens in the same step.
  *
- * Guesses come from the sequence's own text (run/lookup.h). They become rows of the step behind the
+ * Guesses come from the grammar of the answer, where it leaves one text only (form_forced()), else
+ * from the sequence's own text (run/lookup.h). They become rows of the step behind the
  * row of the last known token. Each row's token is picked as without speculation: with the same
  * parameters, the same masks and the random number of its place in the answer. While the picked
  * tokens equal the guesses, the next row's input was right, and its logits are, bit for bit, those
@@ -15,9 +16,6 @@
 #include "base/check.h"
 #include "engine/engine_internal.h"
 #include "kernels/device.h"
-
-/* Weight of a step in the moving mean of the time to pick a token. */
-#define PICK_RATE 0.05
 
 uint32_t draft_tokens_max(const struct engine *e)
 {
@@ -57,12 +55,6 @@ void draft_learn(struct engine *e, struct sequence *q, uint32_t n_out)
         acceptance_note(&e->accept, &q->accept, g.n_match, g.was_right);
 }
 
-void draft_note_picks(struct engine *e, double seconds, uint32_t n_rows)
-{
-    if (n_rows > 0)
-        e->pick_row_s += PICK_RATE * (seconds / n_rows - e->pick_row_s);
-}
-
 /* --- the guesses of a step --- */
 
 struct drafting {
@@ -87,15 +79,20 @@ static void guess(struct drafting *d, uint32_t slot, uint32_t n_known)
         min_u32(min_u32(e->n_guesses_max, n_left), min_u32(d->n_rows_left, d->n_logits_left));
     double chances[DRAFT_TOKENS_MAX];
 
-    if (n == 0 || !lookup_has_guess(&q->lookup) || cache_seq_queries(q->kv))
+    if (n == 0 || cache_seq_queries(q->kv))
         return;
-    for (uint32_t i = 0; i < n; i++)
+    uint32_t n_forced = form_forced(&q->form, r->ids + n_known, chances, n);
+    if (n_forced == 0 && !lookup_has_guess(&q->lookup))
+        return;
+    for (uint32_t i = 0; i < n && n_forced == 0; i++)
         chances[i] = acceptance_chance(&e->accept, &q->accept, q->lookup.n_match + i);
+    n = n_forced > 0 ? n_forced : n;
     double before_s = d->step.drafts_s;
     struct draft_step after = d->step;
     if (!e->config.speculate_always)
         n = draft_step_length(&d->step, n_known - 1, chances, n);
-    n = lookup_guess(&q->lookup, r->ids + n_known, n);
+    if (n_forced == 0)
+        n = lookup_guess(&q->lookup, r->ids + n_known, n);
     if (n == 0)
         return;
     draft_step_add(&after, n_known - 1, chances, n);
@@ -118,34 +115,61 @@ static bool may_guess(const struct engine *e, const struct plan_item *item, uint
            e->lineup.seqs[item->slot].lookup.n_max > 0;
 }
 
-void draft_choose(struct engine *e)
-{
-    uint32_t n_rows = 0, n_decodes = 0, n_known;
-    uint64_t n_cached = 0;
+/* What the step's items are for guesses. */
+struct occasion {
+    uint32_t n_rows, n_decodes; /* decodes: of sequences that may guess */
+    uint64_t n_cached;          /* sum over those */
+    bool has_chunks, scores;    /* scores: some prompt gets logprobs */
+};
 
-    if (e->n_guesses_max == 0)
-        return;
+static struct occasion occasion_of(const struct engine *e)
+{
+    struct occasion o = {0};
+    uint32_t n_known;
+
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        if (prompt_is_to_score(&e->lineup.seqs[item->slot]))
-            return; /* the logits of the prompt overwrite those of guesses */
-        n_rows += item->n_tokens;
+        o.scores |= prompt_is_to_score(&e->lineup.seqs[item->slot]);
+        o.n_rows += item->n_tokens;
+        o.has_chunks |= item->n_tokens > 1;
         if (may_guess(e, item, &n_known)) {
-            n_decodes++;
-            n_cached += n_known;
+            o.n_decodes++;
+            o.n_cached += n_known;
         }
     }
-    if (n_decodes == 0)
+    return o;
+}
+
+void draft_choose(struct engine *e)
+{
+    struct drafting d = {.e = e};
+    uint32_t n_known;
+
+    e->draft_step = (struct draft_step){0};
+    if (e->n_guesses_max == 0)
+        return;
+    struct occasion o = occasion_of(e);
+    if (o.n_decodes == 0 || o.scores) /* the logits of prompts overwrite those of guesses */
         return;
     /* Each sequence may want a row of logits. */
-    struct drafting d = {.e = e,
-                         .n_rows_left = e->config.max_batched_tokens - n_rows,
-                         .n_logits_left = e->n_logits_max - e->lineup.n_items};
-    draft_step_begin(&d.step, &e->cost, n_decodes, (uint32_t)(n_cached / n_decodes), n_rows,
-                     e->pick_row_s);
+    d.n_rows_left = e->config.max_batched_tokens - o.n_rows;
+    d.n_logits_left = e->n_logits_max - e->lineup.n_items;
+    draft_step_begin(&d.step, &e->cost, o.has_chunks ? NULL : &e->draft_rows, o.n_decodes,
+                     (uint32_t)(o.n_cached / o.n_decodes), o.n_rows);
     for (uint32_t i = 0; i < e->lineup.n_items; i++)
         if (may_guess(e, &e->lineup.items[i], &n_known))
             guess(&d, e->lineup.items[i].slot, n_known);
+    e->draft_step = d.step;
+}
+
+bool draft_learn_step(struct engine *e, double seconds)
+{
+    const struct draft_step *step = &e->draft_step;
+
+    if (step->n_guessed > 0 && step->learned)
+        draft_rows_learn(&e->draft_rows, step->n_rows, step->n_guessed, seconds,
+                         step->seconds - step->drafts_s, step->model_s);
+    return step->n_guessed > 0;
 }
 
 void draft_note_run(struct engine *e, struct request *r, uint32_t n_guessed)

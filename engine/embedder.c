@@ -53,7 +53,8 @@ static enum status load_weights(struct embedder *e, struct buf *why)
     struct device_config d = {.kind = DEVICE_CPU,
                               .cpu_variant = e->c.cpu_variant,
                               .n_threads = e->c.n_threads ? e->c.n_threads : 1,
-                              .max_rows = e->c.step_tokens};
+                              .max_rows = e->c.step_tokens,
+                              .measure = true};
     struct weights_config w;
     enum status s = opening_weights(&w, &o, &e->model, e->c.model_dir, why);
 

@@ -115,7 +115,9 @@ static enum status open_device(struct engine *e, struct buf *why)
                               .max_rows = c->max_batched_tokens > c->max_num_seqs
                                               ? c->max_batched_tokens
                                               : c->max_num_seqs,
-                              .batch_invariant = c->batch_invariant};
+                              .batch_invariant = c->batch_invariant,
+                              .measure = c->profile_cost,
+                              .measure_dir = c->cost_dir};
 
     opening_fit_device(&d, &e->weights_config);
     enum status s = opening_choose("{device}", DEVICE_NAMES, c->device, &kind, why);

@@ -110,7 +110,8 @@ struct engine {
     float *raw_logits;                    /* the same */
     uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
     struct acceptance accept;             /* of the guesses of all sequences */
-    double pick_row_s; /* moving mean of the time to pick a token; on a GPU not counted */
+    struct draft_rows draft_rows;
+    struct draft_step draft_step; /* under way */
     struct engine_stats live;
     struct cost_model cost;
     struct cost_profile_result profile;
@@ -207,8 +208,8 @@ void draft_choose(struct engine *e);
 bool draft_is_stepwise(const struct sequence *q);
 /* Token n_out of the sequence is known: learn from it, and guess anew. */
 void draft_learn(struct engine *e, struct sequence *q, uint32_t n_out);
-/* Picking the tokens of n_rows rows took so long. */
-void draft_note_picks(struct engine *e, double seconds, uint32_t n_rows);
+/* The step took so long: learn what its guesses cost. Whether there were any. */
+bool draft_learn_step(struct engine *e, double seconds);
 /* Count the guesses of a step, and the one at place `at` of them that was right. */
 void draft_note_run(struct engine *e, struct request *r, uint32_t n_guessed);
 void draft_accept(struct engine *e, struct request *r, uint32_t at);

@@ -87,6 +87,11 @@ const uint32_t *form_mask(struct form *f, uint32_t slice, const uint32_t *unfini
     return f->mask;
 }
 
+uint32_t form_forced(const struct form *f, uint32_t *ids, double *chances, uint32_t n)
+{
+    return f->job || f->status != OK ? 0 : grammar_run_forced(&f->run, ids, chances, n);
+}
+
 enum status form_feed(struct form *f, uint32_t id)
 {
     if (!f->run.grammar || f->status != OK)

@@ -51,6 +51,8 @@ static inline bool form_has_job(const struct form *f)
 }
 /* Whether the next mask is still being computed: the sequence gets no token. */
 bool form_waits(struct form *f);
+/* grammar_run_forced(). */
+uint32_t form_forced(const struct form *f, uint32_t *ids, double *chances, uint32_t n);
 NODISCARD enum status form_feed(struct form *f, uint32_t id);
 const char *form_error(enum status s); /* words for the client */
 

@@ -78,6 +78,7 @@ void opening_fit_device(struct device_config *d, const struct weights_config *w)
     d->max_k = work.k_max;
     d->max_heads = m->n_heads;
     d->max_head_dim = m->head_dim;
-    /* As stored counts too: some of its weights may be floats, and none of the others minds. */
-    d->bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
+    /* Weights that stay quantized as stored count as floats: some of them may be. */
+    d->weights = w->quantization.group ? w->quantization.dtype : w->dtype;
+    d->weights_group = w->quantization.group;
 }

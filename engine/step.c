@@ -468,21 +468,20 @@ static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
     end_sequence(e, slot, FINISH_LENGTH);
 }
 
-/* Correct the cost model by the time of the step. */
+/* Correct the cost model by the time of the step. It knows no steps with guesses. */
 static void learn_cost(struct engine *e, double step_s)
 {
     struct cost_step step = {0};
-    bool guesses = false;
     double error;
 
+    if (draft_learn_step(e, step_s))
+        return;
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        uint32_t n_guessed = e->lineup.seqs[item->slot].n_guessed;
         cost_step_add(&step, &e->cost, scheduler_seq(e->lineup.scheduler, item->slot).n_computed,
-                      item->n_tokens + n_guessed);
-        guesses |= n_guessed > 0;
+                      item->n_tokens);
     }
-    if (!e->profile.is_measured && !guesses && step.n_chunks == 1 && step.n_decodes == 0 &&
+    if (!e->profile.is_measured && step.n_chunks == 1 && step.n_decodes == 0 &&
         e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
         cost_model_scale(&e->cost, step.chunk_cached, step.chunk_new, step_s);
     error = cost_model_learn(&e->cost, &step, step_s);
@@ -605,8 +604,6 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
 {
     enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &job->logits);
 
-    uint64_t computed = clock_now_ns();
-
     exclude_failed(e, job->rows);
     if (s == OK)
         s = pick_begin(job, n_out);
@@ -614,8 +611,6 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
         lineup_ahead(&e->lineup, began + (uint64_t)(e->lineup.step_s * 1e9));
     if (s == OK)
         s = pick_finish(job);
-    if (device_is_host(e->device)) /* a GPU picks behind the step's other kernels */
-        draft_note_picks(e, seconds(computed, clock_now_ns()), n_out);
     return s == OK ? score_prompts(e, scored) : s;
 }
 

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/bf16_rate.h"
+#include "kernels/cpu/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/device_host.h"
@@ -58,37 +58,18 @@ static uint32_t usable_cores(void)
     return n > 0 ? (uint32_t)n : 1;
 }
 
-#if defined(__x86_64__)
-static double measure_bf16(void)
-{
-    double rate = bf16_rate_measure();
-
-    if (rate < CPU_BF16_RATE_MIN)
-        log_event(LOG_INFO, "bf16 weights are multiplied as floats: vdpbf16ps is slow here",
-                  "bf16_rate=%.2f bf16_rate_min=%.2f", rate, CPU_BF16_RATE_MIN);
-    return rate;
-}
-#else
-static double measure_bf16(void)
-{
-    return 0; /* no variant of this machine asks */
-}
-#endif
-
-/* Return the variant of that name, or the fastest one for NULL. NULL, with words in `why`, if this
+/* Return the variant of that name, or the first one for NULL. NULL, with words in `why`, if this
  * machine does not have it. */
-static const struct cpu_variant *find_variant(const char *name, bool bf16_weights, struct buf *why)
+static const struct cpu_variant *find_variant(const char *name, struct buf *why)
 {
     uint32_t n;
     const struct cpu_variant *all = cpu_variants(&n);
     char list[64] = "";
 
-    if (!name)
-        return cpu_variant_choose(all, n, bf16_weights, measure_bf16);
     for (uint32_t i = 0; i < n; i++) {
         if (!all[i].supported())
             continue;
-        if (strcmp(name, all[i].name) == 0)
+        if (!name || strcmp(name, all[i].name) == 0)
             return &all[i];
         if (list[0])
             strncat(list, ", ", sizeof(list) - strlen(list) - 1);
@@ -109,20 +90,21 @@ static enum status count_threads(uint32_t *out, const struct device_config *conf
 
 static enum status open_cpu(struct device *d, const struct device_config *config, struct buf *why)
 {
-    const struct cpu_variant *v = find_variant(config->cpu_variant, config->bf16_weights, why);
+    struct cpu_choice c = {.variant = find_variant(config->cpu_variant, why)};
     uint32_t n_threads;
 
-    if (!v)
+    if (!c.variant)
         return ERR_UNSUPPORTED;
     enum status s = count_threads(&n_threads, config, why);
     if (s != OK)
         return s;
-    d->ops = v->ops;
+    if (config->measure)
+        cpu_measure(&c, config, n_threads);
+    d->ops = c.variant->ops;
     if (cpu_init(&d->cpu, config, n_threads) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory for %u compute threads and their scratch",
                        n_threads);
-    /* As measured on a core with AMX, and on one without. */
-    d->cpu.fetch = strcmp(v->name, "amx") == 0 ? CPU_FETCH_QUARTERS : CPU_FETCH_AHEAD;
+    d->cpu.fetch = c.fetch;
     if (d->cpu.numa.n_nodes > 1)
         log_event(LOG_INFO, "threads and weights are spread over memory nodes",
                   "nodes=%u threads=%u", d->cpu.numa.n_nodes, n_threads);

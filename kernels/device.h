@@ -30,9 +30,12 @@ enum device_kind {
 
 struct device_config {
     enum device_kind kind;
-    const char *cpu_variant; /* NULL: the fastest on this machine; "amx", "avx512bf16", "avx512",
-                                ... */
-    bool bf16_weights;       /* most products read bf16 weights; affects which variant is fastest */
+    const char *cpu_variant; /* NULL: the machine's best; "amx", "avx512bf16", "avx512", ... */
+    enum dtype weights;      /* of most products, */
+    uint32_t weights_group;  /* and its group, as in struct weight */
+    bool measure;            /* CPU: measure which variant is best for these weights, and how they
+                                are prefetched (kernels/cpu/choice.h); else the first of the list */
+    const char *measure_dir; /* where the choice is kept; NULL: measured each time */
     uint32_t n_threads;      /* 0: one per core that this process may use */
     const char *numa;   /* threads and weights are spread over the memory nodes of a CPU: "auto",
                                 those of the machine; a folder laid out as NUMA_DIR; NULL: are not */

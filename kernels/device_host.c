@@ -11,8 +11,9 @@
 #define SLAB_BYTES ((size_t)64 << 20)
 
 /* A mapping that huge pages can back: reading weights from small pages takes 10 % longer. Parts
- * share the huge pages at their ends, so that the last one of a weight is huge too. The slab is cut into parts one after the other. A part that is freed is not used again,
- * since parts are zeroed; the mapping goes with its last part. */
+ * share the huge pages at their ends, so that the last one of a weight is huge too. The slab is cut
+ * into parts one after the other. A part that is freed is not used again, since parts are zeroed;
+ * the mapping goes with its last part. */
 struct host_slab {
     char *mapping, *at, *end; /* `at`: behind the last part */
     size_t map_bytes;

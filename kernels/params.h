@@ -220,6 +220,7 @@ struct attention_params {
     uint32_t n_seqs;
     uint32_t n_rows;     /* T: of all sequences */
     uint32_t n_rows_max; /* most rows of one sequence */
+    uint32_t n_segs;     /* of all sequences */
     uint32_t n_segs_max; /* most segments of one sequence */
     uint32_t n_heads;    /* H */
     uint32_t layer;

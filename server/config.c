@@ -37,6 +37,8 @@ static const struct option_row rows[] = {
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
          "Jinja template to use instead of the model's own"),
+    BOOL(NULL, "trust-request-chat-template", trust_request_chat_template, "false",
+         "requests may bring a chat_template of their own"),
     CHOICE(NULL, "tool-call-parser", tool_call_parser, "auto", TOOL_FORMAT_NAMES,
            "how the model writes calls of tools; auto: by its chat template; none: tools are "
            "refused"),
@@ -65,7 +67,8 @@ static const struct option_row rows[] = {
     TEXT("HTTP", "host", host, "127.0.0.1", "ADDRESS", "address to listen on"),
     COUNT(NULL, "port", port, 0, 65535, "8000", "port; 0: any free one, printed at start"),
     SECRET(NULL, "api-key", api_key, "KEYS",
-           "key (or several, separated by commas) that every route but /health/* then needs"),
+           "key (or several, separated by commas) that every route but /health/* and /ping then "
+           "needs"),
     TEXT(NULL, "api-key-file", api_key_file, "", "FILE",
          "JSON file with keys, their tenants and limits; read again on SIGHUP"),
     SECRET(NULL, "admin-api-key", admin_api_key, "KEYS",
@@ -98,7 +101,8 @@ static const struct option_row rows[] = {
     CHOICE("Machine", "device", device, DEFAULT_DEVICE, DEVICE_NAMES,
            "where to compute; auto: a GPU, or the CPU where there is none; ref: plain C, the slow "
            "reference"),
-    CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|amx|avx512bf16|avx512|avx2|portable",
+    CHOICE(NULL, "cpu-variant", cpu_variant, "auto",
+           "auto|amx|avx512bf16|avx512|avx2|neonmm|neondot|neon|portable",
            "instruction set of the CPU; auto: the fastest of this machine"),
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: answers do not depend on other requests, bit for bit; slower (always so on a CPU)"),

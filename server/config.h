@@ -29,10 +29,11 @@ struct config {
     char *inspect;           /* off, text, json */
     char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
-    char *reasoning_parser;  /* one of REASONING_NAMES */
-    char *tool_call_parser;  /* one of TOOL_FORMAT_NAMES */
-    char *preamble;          /* comma list of files */
-    bool parse_special;      /* special tokens count in the text of users, tools and documents */
+    bool trust_request_chat_template;
+    char *reasoning_parser; /* one of REASONING_NAMES */
+    char *tool_call_parser; /* one of TOOL_FORMAT_NAMES */
+    char *preamble;         /* comma list of files */
+    bool parse_special;     /* special tokens count in the text of users, tools and documents */
     /* where */
     char *host;
     uint64_t port;

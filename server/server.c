@@ -71,12 +71,9 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     enum status s = set_names(srv, config);
     if (s == OK)
         s = span_marks_create(&srv->span_marks, srv->tokenizer);
-    srv->documents_lead = documents_lead(srv->template);
-    chat_traits_find(&srv->chat_traits, srv->template);
-    srv->tool_format = tool_format_find(
-        config->tool_call_parser ? config->tool_call_parser : "auto", srv->template);
-    srv->reasoning =
-        reasoning_find(config->reasoning_parser ? config->reasoning_parser : "auto", srv->template);
+    chat_kit_fill(&srv->kit, srv->template, config);
+    if (s == OK)
+        s = chat_kits_create(&srv->chat_kits);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)
@@ -105,6 +102,7 @@ void server_fini(struct server *srv)
     tally_destroy(srv->tally);
     srv->tally = NULL;
     router_flows_destroy(srv->router_flows);
+    chat_kits_destroy(srv->chat_kits);
     structured_destroy(srv->structured);
     background_destroy(srv->background);
     srv->background = NULL;

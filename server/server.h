@@ -13,8 +13,7 @@
 #include <stdint.h>
 
 #include "engine/text/chat_traits.h"
-#include "engine/text/reasoning.h"
-#include "engine/text/tool_format.h"
+#include "server/api/chat_kit.h"
 #include "engine/engine.h"
 #include "engine/text/spans.h"
 #include "server/config.h"
@@ -35,14 +34,12 @@ struct server {
     const struct config *config;
     struct engine *engine;
     const struct engine_info *info;
-    const struct tokenizer *tokenizer;        /* may be NULL: dummy weights without one */
-    const struct chat_template *template;     /* may be NULL */
-    struct span_marks *span_marks;            /* where a document may end */
-    bool documents_lead;                      /* see documents.h */
-    struct chat_traits chat_traits;           /* of template */
-    const struct tool_format *tool_format;    /* of calls of tools; NULL: not known */
-    const struct reasoning_format *reasoning; /* NULL: answers have none */
-    char **model_names; /* [n_model_names], the first one is used in answers */
+    const struct tokenizer *tokenizer;    /* may be NULL: dummy weights without one */
+    const struct chat_template *template; /* may be NULL; also that of the kit */
+    struct span_marks *span_marks;        /* where a document may end */
+    struct chat_kit kit;                  /* of the template */
+    struct chat_kits *chat_kits;          /* of requests; lock themselves */
+    char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     struct preambles *preambles;   /* the operator's; NULL: none. Borrowed: set by main */
     struct library *library;       /* documents; NULL: off. Borrowed: set by main */

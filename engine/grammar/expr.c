@@ -395,3 +395,77 @@ uint32_t expr_class(struct exprs *e, const struct code_range *ranges, size_t n, 
     free(other);
     return x;
 }
+
+/* --- lengths --- */
+
+#define COUNT_DEPTH_MAX 1000u
+#define COUNT_VISITS_MAX 100000u
+
+struct chars {
+    uint64_t least, most;
+};
+
+#define CHARS_MANY ((uint64_t)EXPR_MANY)
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    if (a == 0 || b == 0)
+        return 0;
+    return a >= CHARS_MANY || b >= CHARS_MANY || a * b > CHARS_MANY ? CHARS_MANY : a * b;
+}
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    return a + b < CHARS_MANY ? a + b : CHARS_MANY;
+}
+
+/* A byte that only goes on with a character counts nothing. */
+static bool begins_character(const struct byte_set *s)
+{
+    return s->bits[0] || s->bits[1] || s->bits[3];
+}
+
+static bool count_chars(const struct exprs *e, uint32_t x, uint32_t depth, uint32_t *n_left,
+                        struct chars *out)
+{
+    const struct expr *v = &e->v[x];
+    struct chars a = {0, 0}, b = {0, 0};
+    bool is_pair = v->kind == EXPR_SEQ || v->kind == EXPR_ALT;
+    bool has_a = is_pair || v->kind == EXPR_REPEAT || v->kind == EXPR_RULE;
+    uint32_t inner = v->kind == EXPR_RULE ? e->rules[v->a] : v->a;
+
+    if (depth == COUNT_DEPTH_MAX || (*n_left)-- == 0 || (has_a && inner == EXPR_FAILED))
+        return *n_left = 0, false;
+    if (has_a && !count_chars(e, inner, depth + 1, n_left, &a))
+        return false;
+    if (is_pair && !count_chars(e, v->b, depth + 1, n_left, &b))
+        return false;
+    switch (v->kind) {
+    case EXPR_NEVER: return *n_left = 0, false;
+    case EXPR_EMPTY: *out = a; break;
+    case EXPR_BYTE:
+        a.least = a.most = begins_character(&e->sets[v->a]);
+        *out = a;
+        break;
+    case EXPR_RULE: *out = a; break;
+    case EXPR_SEQ: *out = (struct chars){plus(a.least, b.least), plus(a.most, b.most)}; break;
+    case EXPR_ALT:
+        *out = (struct chars){a.least < b.least ? a.least : b.least,
+                              a.most > b.most ? a.most : b.most};
+        break;
+    case EXPR_REPEAT: *out = (struct chars){times(a.least, v->min), times(a.most, v->max)}; break;
+    }
+    return true;
+}
+
+bool exprs_count_chars(const struct exprs *e, uint32_t x, uint32_t *least, uint32_t *most)
+{
+    uint32_t n_left = COUNT_VISITS_MAX;
+    struct chars c;
+
+    if (exprs_status(e) != OK || !count_chars(e, x, 0, &n_left, &c))
+        return false;
+    *least = (uint32_t)c.least;
+    *most = (uint32_t)c.most;
+    return true;
+}

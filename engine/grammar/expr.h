@@ -83,6 +83,10 @@ enum status exprs_status(const struct exprs *e);
 /* Note an error; EXPR_FAILED. */
 uint32_t expr_fail(struct exprs *e, enum status s);
 
+/* Count the characters of the shortest and the longest text of an expression; EXPR_MANY: no bound.
+ * Rules must not name themselves. False: too deep, or an error. */
+bool exprs_count_chars(const struct exprs *e, uint32_t x, uint32_t *least, uint32_t *most);
+
 uint32_t expr_empty(struct exprs *e);
 uint32_t expr_never(struct exprs *e);
 uint32_t expr_byte(struct exprs *e, const struct byte_set *set);

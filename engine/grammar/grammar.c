@@ -26,6 +26,9 @@
 #define MASK_BYTES_MAX ((size_t)32 << 20)
 #define SLICE 50000u /* states, while the lock is held: some 1 ms */
 #define LOCK_WAIT_NS 3000000
+#define FORCED_BYTES_MAX 256u
+#define FORCED_SLICE 2000u
+#define FORCED_CHANCE 0.9 /* that a model spells a text with the longest tokens */
 #define CREDIT_MAX UINT64_C(40000000)
 #define CREDIT_PER_TOKEN 50000u
 
@@ -340,6 +343,42 @@ enum status grammar_run_mask(struct grammar_run *r, const uint32_t *eos_ids, uin
            (s = grammar_run_try_mask(r, UINT32_MAX, eos_ids, n_eos_ids, mask)) == ERR_BUSY)
         s = grammar_run_prepare(r);
     return s;
+}
+
+/* The bytes that must come next; under the lock. */
+static uint32_t forced_bytes(struct machine *m, uint32_t config, uint8_t bytes[FORCED_BYTES_MAX])
+{
+    uint32_t n = 0;
+
+    machine_ask(m, FORCED_SLICE);
+    while (n < FORCED_BYTES_MAX && machine_is_forced(m, config, &bytes[n])) {
+        if (machine_step(m, config, bytes[n], &config) != OK || config == MACHINE_DEAD)
+            break;
+        n++;
+    }
+    return n;
+}
+
+uint32_t grammar_run_forced(const struct grammar_run *r, uint32_t *ids, double *chances, uint32_t n)
+{
+    uint8_t bytes[FORCED_BYTES_MAX];
+    uint32_t len = 0, n_ids = 0;
+
+    if (!r->grammar || r->is_over || r->is_first || pthread_mutex_trylock(&r->grammar->lock) != 0)
+        return 0; /* a guess is not worth waiting for */
+    if (!machine_is_large(r->cache->machine))
+        len = forced_bytes(r->cache->machine, r->config, bytes);
+    pthread_mutex_unlock(&r->grammar->lock);
+    for (uint32_t at = 0; at < len && n_ids < n; n_ids++) {
+        bool is_only;
+        uint32_t n_bytes = token_tree_longest(&r->grammar->vocab->tree, bytes + at, len - at,
+                                              &ids[n_ids], &is_only);
+        if (n_bytes == 0)
+            break;
+        chances[n_ids] = is_only ? 1 : FORCED_CHANCE;
+        at += n_bytes;
+    }
+    return n_ids;
 }
 
 static enum status step_text(struct machine *m, const char *bytes, size_t len, uint32_t *config)

@@ -96,6 +96,11 @@ NODISCARD enum status grammar_run_try_mask(struct grammar_run *r, uint32_t slice
                                            uint32_t *mask);
 /* Compute the mask of the run's place, so that grammar_run_try_mask() finds it. */
 NODISCARD enum status grammar_run_prepare(struct grammar_run *r);
+/* Guess the ids [at most n] that come next where the grammar leaves one text only, and for each the
+ * chance that the sampler picks the id, if the guesses before it are right: 1 where the mask has no
+ * other id. Returns their number. Computes no mask, and takes little time. */
+uint32_t grammar_run_forced(const struct grammar_run *r, uint32_t *ids, double *chances,
+                            uint32_t n);
 /* The answer goes on with `id`. ERR_INVALID: the mask does not allow it. */
 NODISCARD enum status grammar_run_feed(struct grammar_run *r, const uint32_t *eos_ids,
                                        uint32_t n_eos_ids, uint32_t id);

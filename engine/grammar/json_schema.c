@@ -123,6 +123,25 @@ static bool count(struct reader *r, const struct json *j, const char *name, uint
     return true;
 }
 
+/* Whether every text of the pattern has min to max characters. */
+static bool lengths_follow(const struct json *pattern, uint32_t min, uint32_t max)
+{
+    struct exprs e;
+    uint32_t x = EXPR_FAILED, least, most;
+    size_t len;
+    const char *regex = js_is(pattern, JS_STRING) ? js_string(pattern, &len) : NULL;
+    bool yes = min == 0 && max == EXPR_MANY;
+
+    if (!regex || yes)
+        return yes;
+    exprs_init(&e);
+    if (front_regex(&e, regex, len, REGEX_SEARCH, &x, NULL) == OK && x != EXPR_FAILED &&
+        exprs_count_chars(&e, x, &least, &most))
+        yes = least >= min && most <= max;
+    exprs_fini(&e);
+    return yes;
+}
+
 static uint32_t read_string(struct reader *r, const struct json *j)
 {
     const struct json *pattern = js_get(j, "pattern"), *format = js_get(j, "format");
@@ -132,6 +151,8 @@ static uint32_t read_string(struct reader *r, const struct json *j)
     has_length = count(r, j, "maxLength", CHARACTERS_MAX, &max) || has_length;
     const char *known =
         js_is(format, JS_STRING) ? front_format_regex(js_string(format, NULL)) : NULL;
+    if (pattern && has_length && lengths_follow(pattern, min, max))
+        has_length = false;
     if (!!pattern + !!known + has_length > 1)
         return refuse(r, ERR_UNSUPPORTED,
                       "two of pattern, format and a length together are not supported", "");
@@ -353,15 +374,18 @@ static void list_properties(struct reader *r, const struct json *j, struct prope
 }
 
 /* Properties in their order, then further pairs (EXPR_FAILED: none). Behind[i] are the properties
- * from i on when one came before; `first` is the object that begins with property i. */
-static uint32_t join_properties(struct reader *r, const struct properties *p, uint32_t more)
+ * from i on when one came before; `first` is the object that begins with property i.
+ * may_be_empty: an object without any pair is one. */
+static uint32_t join_properties(struct reader *r, const struct properties *p, uint32_t more,
+                                bool may_be_empty)
 {
     uint32_t comma = expr_seq(r->e, text(r, ","), space(r));
-    uint32_t behind = expr_empty(r->e), first = expr_empty(r->e);
+    uint32_t behind = expr_empty(r->e);
+    uint32_t first = may_be_empty ? expr_empty(r->e) : expr_never(r->e);
 
     if (more != EXPR_FAILED) {
         behind = expr_repeat(r->e, expr_seq(r->e, comma, more), 0, EXPR_MANY);
-        first = list(r, more, 0, EXPR_MANY);
+        first = list(r, more, may_be_empty ? 0 : 1, EXPR_MANY);
     }
     for (uint32_t i = p->n; i-- > 0 && !is_stopped(r);) {
         uint32_t key = quoted(r, front_json_text(r->e, p->names[i], strlen(p->names[i])));
@@ -387,6 +411,19 @@ static uint32_t read_patterns(struct reader *r, const struct json *patterns)
                 read_schema(r, js_it_value(it)));
 }
 
+/* Whether the counts follow from the properties. *min becomes 1 where only the empty object is to
+ * be left out. */
+static bool counts_hold(const struct properties *p, bool has_more, uint32_t *min, uint32_t max)
+{
+    uint32_t n_required = 0;
+
+    for (uint32_t i = 0; i < p->n; i++)
+        n_required += p->required[i];
+    if (*min <= n_required)
+        *min = 0;
+    return *min <= 1 && (max == EXPR_MANY || (max >= p->n && !has_more));
+}
+
 static uint32_t read_object(struct reader *r, const struct json *j)
 {
     struct properties *p = calloc(1, sizeof *p);
@@ -402,10 +439,10 @@ static uint32_t read_object(struct reader *r, const struct json *j)
     list_properties(r, j, p);
     if (r->status == OK && patterns && (p->n > 0 || !js_is(patterns, JS_OBJECT)))
         refuse(r, ERR_UNSUPPORTED, "patternProperties beside properties are not supported", "");
-    if (r->status == OK && has_counts && p->n > 0)
+    if (r->status == OK && has_counts && p->n > 0 && !counts_hold(p, more && !is_closed, &min, max))
         refuse(r, ERR_UNSUPPORTED,
-               "minProperties and maxProperties beside properties are not "
-               "supported",
+               "minProperties and maxProperties beside properties, where they say more than these, "
+               "are not supported",
                "");
     if (r->status == OK && patterns) {
         pairs = read_patterns(r, patterns);
@@ -422,11 +459,12 @@ static uint32_t read_object(struct reader *r, const struct json *j)
     }
     if (pairs != EXPR_FAILED)
         pairs = expr_rule(r->e, make_rule(r, pairs));
-    if (has_counts && (min > max || (min > 0 && pairs == EXPR_FAILED)))
+    if (has_counts && (min > max || (min > 0 && p->n == 0 && pairs == EXPR_FAILED)))
         refuse(r, ERR_INVALID, "minProperties cannot be met", "");
     x = r->status != OK ? EXPR_FAILED
-        : has_counts    ? pairs == EXPR_FAILED ? expr_empty(r->e) : list(r, pairs, min, max)
-                        : join_properties(r, p, pairs);
+        : has_counts && p->n == 0
+            ? pairs == EXPR_FAILED ? expr_empty(r->e) : list(r, pairs, min, max)
+            : join_properties(r, p, pairs, min == 0);
     free(p);
     return r->status == OK ? bracketed(r, "{", x, "}") : EXPR_FAILED;
 }

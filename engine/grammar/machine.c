@@ -432,6 +432,28 @@ bool machine_goes_on(const struct machine *m, uint32_t config)
     return m->configs[config].n > 0;
 }
 
+bool machine_is_forced(const struct machine *m, uint32_t config, uint8_t *byte)
+{
+    const struct config *c = &m->configs[config];
+    struct byte_set all = {{0}};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct node *way = &m->nodes[m->ways[c->first + i]];
+        const struct byte_set *set = &m->st->sets[m->st->v[way->state].a];
+        for (uint32_t k = 0; k < ARRAY_SIZE(all.bits); k++)
+            all.bits[k] |= set->bits[k];
+    }
+    for (uint32_t k = 0; k < ARRAY_SIZE(all.bits); k++)
+        n += (uint32_t)__builtin_popcountll(all.bits[k]);
+    if (n != 1 || c->accepts)
+        return false;
+    for (uint32_t k = 0; k < ARRAY_SIZE(all.bits); k++)
+        if (all.bits[k])
+            *byte = (uint8_t)(64 * k + (uint32_t)__builtin_ctzll(all.bits[k]));
+    return true;
+}
+
 uint32_t machine_n_configs(const struct machine *m)
 {
     return m->n_configs;

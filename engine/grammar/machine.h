@@ -46,6 +46,8 @@ NODISCARD enum status machine_step(struct machine *m, uint32_t config, uint8_t b
 /* Whether the text is complete there, and whether a byte may follow. */
 bool machine_accepts(const struct machine *m, uint32_t config);
 bool machine_goes_on(const struct machine *m, uint32_t config);
+/* Whether the text must go on, and with one byte only. */
+bool machine_is_forced(const struct machine *m, uint32_t config, uint8_t *byte);
 /* Number of configurations so far; they are 0 .. n - 1. */
 uint32_t machine_n_configs(const struct machine *m);
 /* Memory of the machine. */

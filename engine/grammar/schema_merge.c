@@ -10,14 +10,14 @@
 static bool is_note(const char *keyword)
 {
     static const char *const notes[] = {
-        "title",     "description", "default",       "examples",    "example",     "$schema",
-        "$id",       "$comment",    "$defs",         "definitions", "deprecated",  "readOnly",
-        "writeOnly", "$anchor",     "discriminator", "xml",         "externalDocs"};
+        "title",     "description", "default",       "examples",    "example",      "$schema",
+        "$id",       "$comment",    "$defs",         "definitions", "deprecated",   "readOnly",
+        "writeOnly", "$anchor",     "discriminator", "xml",         "externalDocs", "id"};
 
     for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
         if (strcmp(notes[i], keyword) == 0)
             return true;
-    return false;
+    return strncmp(keyword, "x-", 2) == 0; /* of OpenAPI and of editors */
 }
 
 bool schema_has_more(const struct json *j, const char *keyword)
@@ -129,25 +129,83 @@ static enum status join_required(struct json *to, const struct json *more)
     return s;
 }
 
-/* `properties`: those of both; the same property must have the same schema. */
+/* Both schemas hold for the value: {"allOf": [have, more]}. */
+static enum status join_schemas(struct json *to, const char *key, const struct json *more)
+{
+    struct json *all = js_new_object(), *list = js_new_array(), *a = js_copy_deep(js_get(to, key)),
+                *b = js_copy_deep(more);
+    enum status s = all && list && a && b ? OK : ERR_NOMEM;
+
+    if (s == OK)
+        s = js_push(list, js_ref(a));
+    if (s == OK)
+        s = js_push(list, js_ref(b));
+    if (s == OK)
+        s = js_set(all, "allOf", js_ref(list));
+    if (s == OK)
+        s = js_set(to, key, js_ref(all));
+    js_unref(all);
+    js_unref(list);
+    js_unref(a);
+    js_unref(b);
+    return s;
+}
+
+static bool is_no_schema(const struct json *j)
+{
+    return js_is(j, JS_BOOL) && !js_bool(j);
+}
+
+/* A schema that allows everything. */
+static bool is_any_schema(const struct json *j)
+{
+    return js_is(j, JS_BOOL) ? js_bool(j) : js_is(j, JS_OBJECT) && js_len(j) == 0;
+}
+
+/* `properties`: those of both. */
 static enum status join_properties(struct json *to, const struct json *more)
 {
     struct json *have = js_get(to, "properties");
     enum status s = OK;
 
     for (void *it = js_first(more); s == OK && it; it = js_next(more, it)) {
-        const struct json *other = js_get(have, js_it_key(it));
-        if (!other)
-            s = keep(have, js_it_key(it), js_it_value(it));
-        else if (!same(other, js_it_value(it)))
-            s = ERR_UNSUPPORTED;
+        const char *name = js_it_key(it);
+        const struct json *ours = js_get(have, name), *theirs = js_it_value(it);
+        if (!ours || is_any_schema(ours) || is_no_schema(theirs))
+            s = keep(have, name, theirs);
+        else if (!is_any_schema(theirs) && !is_no_schema(ours) && !same(ours, theirs))
+            s = join_schemas(have, name, theirs);
     }
     return s;
+}
+
+/* Bounds: the narrower one. False: no such keyword, or no numbers. */
+static bool join_bound(struct json *to, const char *key, const struct json *more, enum status *s)
+{
+    static const struct {
+        const char *name;
+        int sign;
+    } rows[] = {{"minimum", 1},           {"maximum", -1},  {"exclusiveMinimum", 1},
+                {"exclusiveMaximum", -1}, {"minLength", 1}, {"maxLength", -1},
+                {"minItems", 1},          {"maxItems", -1}, {"minProperties", 1},
+                {"maxProperties", -1}};
+    const struct json *have = js_get(to, key);
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        bool numbers = (js_is(have, JS_INT) || js_is(have, JS_REAL)) &&
+                       (js_is(more, JS_INT) || js_is(more, JS_REAL));
+        if (strcmp(rows[i].name, key) != 0 || !numbers)
+            continue;
+        *s = rows[i].sign * (js_number(more) - js_number(have)) > 0 ? keep(to, key, more) : OK;
+        return true;
+    }
+    return false;
 }
 
 static enum status join(struct json *to, const char *key, const struct json *more)
 {
     const struct json *have = js_get(to, key);
+    enum status s;
 
     if (!have || is_note(key))
         return keep(to, key, more);
@@ -155,17 +213,23 @@ static enum status join(struct json *to, const char *key, const struct json *mor
         return join_required(to, more);
     if (strcmp(key, "properties") == 0 && js_is(have, JS_OBJECT) && js_is(more, JS_OBJECT))
         return join_properties(to, more);
+    if (join_bound(to, key, more, &s))
+        return s;
+    if (strcmp(key, "items") == 0 && js_is(have, JS_OBJECT) && js_is(more, JS_OBJECT) &&
+        !same(have, more))
+        return join_schemas(to, key, more);
     return same(have, more) ? OK : ERR_UNSUPPORTED;
 }
 
+/* Whether the object has a word about properties that it does not declare. */
 static bool is_closed(const struct json *j)
 {
     const struct json *more = js_get(j, "additionalProperties");
 
-    return js_is(more, JS_BOOL) && !js_bool(more);
+    return (more && !is_any_schema(more)) || js_get(j, "patternProperties");
 }
 
-/* A closed object forbids the properties that only the other one declares. */
+/* A closed object forbids the properties that only the other one declares, or describes them. */
 static bool is_shut_out(const struct json *a, const struct json *b)
 {
     const struct json *theirs = js_get(b, "properties");
@@ -174,6 +238,12 @@ static bool is_shut_out(const struct json *a, const struct json *b)
         if (!js_get(a, "properties") || !js_get(js_get(a, "properties"), js_it_key(it)))
             return true;
     return false;
+}
+
+/* `items` are those behind the prefix of the same schema. */
+static bool has_other_prefix(const struct json *a, const struct json *b)
+{
+    return js_get(a, "prefixItems") && !js_get(b, "prefixItems") && js_get(b, "items");
 }
 
 enum status schema_merge(struct json **out, const struct json *a, const struct json *b,
@@ -187,6 +257,9 @@ enum status schema_merge(struct json **out, const struct json *a, const struct j
         return ERR_UNSUPPORTED;
     snprintf(conflict, size, "additionalProperties");
     if (is_shut_out(a, b) || is_shut_out(b, a))
+        return ERR_UNSUPPORTED;
+    snprintf(conflict, size, "prefixItems");
+    if (has_other_prefix(a, b) || has_other_prefix(b, a))
         return ERR_UNSUPPORTED;
     *out = js_new_object();
     if (!*out)
@@ -261,6 +334,25 @@ static bool property_excludes(const struct json *a, const struct json *b, const 
            (types_exclude(ours, theirs, n_left) || constants_exclude(ours, theirs, n_left));
 }
 
+/* Whether one object requires a property that the other one cannot have. */
+static bool requires_more(const struct json *a, const struct json *b, uint32_t *n_left)
+{
+    const struct json *names = js_get(a, "required"), *theirs = js_get(b, "properties");
+    bool is_shut =
+        is_no_schema(js_get(b, "additionalProperties")) && !js_get(b, "patternProperties");
+
+    if (!has_string(js_get(a, "type"), "object") || !has_string(js_get(b, "type"), "object"))
+        return false;
+    for (size_t i = 0; js_is(names, JS_ARRAY) && i < js_len(names) && pay(n_left, 1); i++) {
+        const char *name =
+            js_is(js_at(names, i), JS_STRING) ? js_string(js_at(names, i), NULL) : "";
+        const struct json *x = js_get(theirs, name);
+        if (*name && (x ? is_no_schema(x) : is_shut))
+            return true;
+    }
+    return false;
+}
+
 bool schemas_exclude(const struct json *a, const struct json *b, uint32_t *n_left)
 {
     const struct json *ours, *theirs;
@@ -268,6 +360,8 @@ bool schemas_exclude(const struct json *a, const struct json *b, uint32_t *n_lef
     if (!js_is(a, JS_OBJECT) || !js_is(b, JS_OBJECT))
         return false;
     if (types_exclude(a, b, n_left) || constants_exclude(a, b, n_left))
+        return *n_left > 0;
+    if (requires_more(a, b, n_left) || requires_more(b, a, n_left))
         return *n_left > 0;
     ours = js_get(a, "properties");
     theirs = js_get(b, "properties");

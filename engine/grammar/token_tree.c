@@ -94,6 +94,29 @@ void token_tree_fini(struct token_tree *t)
     *t = (struct token_tree){0};
 }
 
+uint32_t token_tree_longest(const struct token_tree *t, const uint8_t *bytes, uint32_t len,
+                            uint32_t *id, bool *is_only)
+{
+    uint32_t first = 0, end = t->n_nodes, longest = 0, n_ids = 0, depth = 0;
+
+    for (; depth < len; depth++) {
+        while (first < end && t->nodes[first].byte != bytes[depth])
+            first += t->nodes[first].n_below;
+        if (first >= end)
+            break;
+        const struct token_node *n = &t->nodes[first];
+        n_ids += n->n_ids;
+        if (n->n_ids > 0) {
+            longest = depth + 1;
+            *id = t->ids[n->first_id];
+        }
+        end = first + n->n_below;
+        first++;
+    }
+    *is_only = n_ids == 1 && (depth < len || first >= end);
+    return longest;
+}
+
 bool loop_set_has(const struct loop_set *s, const char *bytes, uint32_t len)
 {
     uint32_t n_chars = 0;

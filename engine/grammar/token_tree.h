@@ -45,6 +45,11 @@ NODISCARD enum status token_tree_build(struct token_tree *t, struct token_bytes 
                                        uint32_t n);
 void token_tree_fini(struct token_tree *t);
 
+/* The longest token that the bytes begin with: *id, and its length; 0: there is none. *is_only: no
+ * other token goes on with these bytes, if nothing else than they may come. */
+uint32_t token_tree_longest(const struct token_tree *t, const uint8_t *bytes, uint32_t len,
+                            uint32_t *id, bool *is_only);
+
 /* Characters that may come in any order. */
 struct loop_set {
     struct byte_set ascii;

@@ -140,6 +140,7 @@ enum status layer_attention(const struct layer_step *s, uint32_t layer, const fl
     struct attention_params p = {.n_seqs = s->n_seqs,
                                  .n_rows = s->n_rows,
                                  .n_rows_max = s->seq_rows_most,
+                                 .n_segs = s->n_segments,
                                  .n_segs_max = s->seq_segments_most,
                                  .n_heads = m->n_heads,
                                  .layer = layer,

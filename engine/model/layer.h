@@ -30,6 +30,7 @@ struct layer_step {
     uint32_t n_rows; /* T */
     uint32_t n_seqs;
     uint32_t seq_rows_most;     /* rows of the longest sequence */
+    uint32_t n_segments;        /* of all sequences */
     uint32_t seq_segments_most; /* segments of the sequence with most */
     const uint32_t *pos, *slot_block, *slot_offset, *blocks;
     const struct attn_seq *seqs;

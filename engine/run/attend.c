@@ -118,6 +118,7 @@ enum status attend_tiles(void *arg, const struct pool_attend *x)
     struct attention_params p = {.n_seqs = x->n_rows > 0 && x->n_segments > 0,
                                  .n_rows = x->n_rows,
                                  .n_rows_max = x->n_rows,
+                                 .n_segs = x->n_segments,
                                  .n_segs_max = x->n_segments,
                                  .n_heads = a->n_heads,
                                  .layer = x->layer,

@@ -139,6 +139,7 @@ static void set_length(struct encoder *e, uint32_t n)
     }
     e->seq = (struct attn_seq){.n_rows = n, .n_segs = n_segs};
     e->step.n_rows = e->step.seq_rows_most = n;
+    e->step.n_segments = n_segs;
     e->step.seq_segments_most = n_segs;
 }
 

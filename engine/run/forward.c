@@ -194,6 +194,7 @@ static enum status stage_batch(struct forward *f, const struct batch *b)
     p->n_rows = b->n_rows;
     p->n_seqs = b->n_seqs;
     p->seq_rows_most = b->seq_rows_most;
+    p->n_segments = b->n_segments;
     p->seq_segments_most = b->seq_segments_most;
     f->ids = staging_add(g, b->ids, b->n_rows * sizeof *b->ids);
     p->pos = staging_add(g, b->pos, b->n_rows * sizeof *b->pos);

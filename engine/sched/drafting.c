@@ -9,6 +9,14 @@
 #define N_OF_SERVER 6.0
 /* Least time of a row, as a share of the step's time per token: the cost model's grid is coarse. */
 #define ROW_SHARE_MIN 0.02
+/* Weight of a step in the moving mean of a row's time; a step slower than that counts as so much
+ * slower at most, because other load on the machine delays steps. */
+#define ROW_RATE 0.2
+#define ROW_SLOWER_MAX 2.0
+/* Assumed share of the cost model's time for a number of rows that was not tried. */
+#define UNTRIED_SHARE 0.25
+/* Steps after which a learned time counts half. */
+#define N_STEPS_OLD 512
 
 /* The longest match of each class, and the chance that is assumed of it at first. Class 0 is the
  * beginning of a predicted answer, which has no match. */
@@ -49,24 +57,80 @@ double acceptance_chance(const struct acceptance *server, const struct acceptanc
     return (request->n_right[c] + N_OF_SERVER * usual) / (request->n_guesses[c] + N_OF_SERVER);
 }
 
-void draft_step_begin(struct draft_step *step, const struct cost_model *cost, uint32_t n_decodes,
-                      uint32_t n_cached, uint32_t n_rows, double row_s)
+/* --- the time of a row --- */
+
+/* The most rows of each class. */
+static const uint32_t most[DRAFT_ROWS_N] = {4, 8, 12, 16, 24, 32, 64, UINT32_MAX};
+
+static int class_of_rows(uint32_t n)
 {
+    int c = 0;
+
+    while (n > most[c])
+        c++;
+    return c;
+}
+
+void draft_rows_learn(struct draft_rows *r, uint32_t n_rows, uint32_t n_guessed, double seconds,
+                      double expected_s, double model_s)
+{
+    int c = class_of_rows(n_rows);
+    bool is_first = r->seen_at[c] == 0;
+    double x = seconds > expected_s ? (seconds - expected_s) / n_guessed : 0;
+    double high = ROW_SLOWER_MAX * (is_first ? model_s / n_guessed : r->row_s[c]) +
+                  ROW_SHARE_MIN * expected_s;
+
+    if (x > high)
+        x = high;
+    r->row_s[c] += (is_first ? 1 : ROW_RATE) * (x - r->row_s[c]);
+    r->seen_at[c] = r->n_steps;
+}
+
+/* Expected time of a guessed row in a step of n_rows rows; model_s: by the cost model. */
+static double row_seconds(const struct draft_rows *r, uint32_t n_rows, double model_s)
+{
+    int c = class_of_rows(n_rows);
+
+    if (r->seen_at[c] == 0)
+        return model_s * UNTRIED_SHARE;
+    return r->n_steps - r->seen_at[c] > N_STEPS_OLD ? r->row_s[c] / 2 : r->row_s[c];
+}
+
+/* --- the length --- */
+
+void draft_step_begin(struct draft_step *step, const struct cost_model *cost,
+                      struct draft_rows *learned, uint32_t n_decodes, uint32_t n_cached,
+                      uint32_t n_rows)
+{
+    if (learned)
+        learned->n_steps++;
     *step = (struct draft_step){.cost = cost,
+                                .learned = learned,
                                 .n_rows = n_rows,
-                                .row_s = row_s,
                                 .tokens = n_decodes,
                                 .seconds = cost_model_decode_seconds(cost, n_cached, n_decodes)};
+}
+
+static double model_seconds(const struct draft_step *step, uint32_t n_cached, uint32_t n)
+{
+    double s = cost_model_seconds(step->cost, n_cached, step->n_rows + n) -
+               cost_model_seconds(step->cost, n_cached, step->n_rows);
+
+    return s > 0 ? s : 0;
 }
 
 /* Time that n more rows of a sequence add to the step. */
 static double rows_seconds(const struct draft_step *step, uint32_t n_cached, uint32_t n)
 {
-    double before = cost_model_seconds(step->cost, n_cached, step->n_rows);
-    double s = cost_model_seconds(step->cost, n_cached, step->n_rows + n) - before;
-    double least = n * ROW_SHARE_MIN * step->seconds / step->tokens;
+    double s = model_seconds(step, n_cached, n), least;
 
-    return (s > least ? s : least) + n * step->row_s;
+    if (step->learned) {
+        uint32_t n_all = step->n_guessed + n;
+        double row_s = row_seconds(step->learned, step->n_rows + n, (step->model_s + s) / n_all);
+        s = n_all * row_s - step->drafts_s;
+    }
+    least = n * ROW_SHARE_MIN * step->seconds / step->tokens;
+    return s > least ? s : least;
 }
 
 static double expected_right(const double *chances, uint32_t n)
@@ -103,6 +167,8 @@ void draft_step_add(struct draft_step *step, uint32_t n_cached, const double *ch
 {
     double s = rows_seconds(step, n_cached, n);
 
+    step->model_s += model_seconds(step, n_cached, n);
+    step->n_guessed += n;
     step->tokens += expected_right(chances, n);
     step->seconds += s;
     step->drafts_s += s;

@@ -9,9 +9,14 @@
  *
  * Gain. A step that decodes n sequences in T seconds yields n / T tokens a second. A draft is taken
  * where its rows are expected to yield at least DRAFT_GAIN_MIN times as many tokens a second; of
- * several lengths the one with which the whole step yields most. The rows' time is what the cost
- * model expects of so many further rows behind those that the step has already: little while the
- * step waits for weights, much in a full batch or beside a chunk of a prompt.
+ * several lengths the one with which the whole step yields most. The rows' time is little while the
+ * step waits for weights, and much in a full batch or beside a chunk of a prompt.
+ *
+ * Time. Beside a chunk the rows' time is what the cost model expects of so many further rows. The
+ * model's grid is coarse where a step begins to compute more than it waits, so in steps of decodes
+ * the time of a guessed row is learned, by the number of rows of the step. Numbers of rows that
+ * were not tried yet count as cheap: trying one costs one step. A time that was not seen for long
+ * counts half, so that it is tried again.
  *
  * Owns    nothing: plain numbers.
  * Thread  one at a time.
@@ -41,19 +46,36 @@ void acceptance_note(struct acceptance *server, struct acceptance *request, uint
 double acceptance_chance(const struct acceptance *server, const struct acceptance *request,
                          uint32_t n_match);
 
+#define DRAFT_ROWS_N 8 /* classes of a step's number of rows */
+
+/* Learned time of a guessed row. Zeroed: nothing was seen. */
+struct draft_rows {
+    double row_s[DRAFT_ROWS_N];
+    uint64_t seen_at[DRAFT_ROWS_N]; /* number of the step; 0: never */
+    uint64_t n_steps;
+};
+
+/* A step of decodes that took `seconds` had n_rows rows, n_guessed of them guesses; expected_s: its
+ * time without them, model_s: theirs by the cost model, which bounds a disturbed measurement. */
+void draft_rows_learn(struct draft_rows *r, uint32_t n_rows, uint32_t n_guessed, double seconds,
+                      double expected_s, double model_s);
+
 /* The step so far. */
 struct draft_step {
     const struct cost_model *cost;
-    uint32_t n_rows; /* of decodes, chunks and drafts */
-    double row_s;    /* of picking a row's token */
-    double tokens;   /* expected of decodes and drafts */
-    double seconds;  /* without chunks */
-    double drafts_s; /* of those: what drafts add */
+    const struct draft_rows *learned; /* NULL beside a chunk */
+    uint32_t n_rows;                  /* of decodes, chunks and drafts */
+    uint32_t n_guessed;               /* of those: of drafts */
+    double tokens;                    /* expected of decodes and drafts */
+    double seconds;                   /* without chunks */
+    double drafts_s;                  /* of those: what drafts add */
+    double model_s;                   /* the same by the cost model alone */
 };
 
 /* A step whose n_decodes decodes are behind n_cached tokens each, with n_rows rows in all. */
-void draft_step_begin(struct draft_step *step, const struct cost_model *cost, uint32_t n_decodes,
-                      uint32_t n_cached, uint32_t n_rows, double row_s);
+void draft_step_begin(struct draft_step *step, const struct cost_model *cost,
+                      struct draft_rows *learned, uint32_t n_decodes, uint32_t n_cached,
+                      uint32_t n_rows);
 /* The best length, up to n_max, of the draft of a sequence behind n_cached tokens, whose guesses
  * are right with chances[n_max], each if those before it are. 0: none is worth its rows. */
 uint32_t draft_step_length(const struct draft_step *step, uint32_t n_cached, const double *chances,

@@ -16,8 +16,14 @@
  * hostile template. */
 #define RENDER_MAX_BYTES ((size_t)144 << 20)
 
+/* Of a template that came with a request: about a tenth of a second. */
+#define GUEST_TREE_MAX_BYTES ((size_t)16 << 20)
+#define GUEST_RENDER_MAX_BYTES ((size_t)32 << 20)
+#define GUEST_STEPS_MAX 1000000u
+
 struct chat_template {
     struct arena arena;
+    bool is_guest;
     struct jinja_node *root;
     struct jinja_tokens tokens;
 };
@@ -56,15 +62,16 @@ static enum status parse(struct jinja_run *r, struct chat_template *t, const cha
     return jinja_parse(r, &t->tokens, &t->root);
 }
 
-enum status chat_template_create(struct chat_template **out, const char *source, size_t len,
-                                 struct buf *why)
+static enum status create(struct chat_template **out, const char *source, size_t len, bool is_guest,
+                          struct buf *why)
 {
     struct chat_template *t = calloc(1, sizeof *t);
 
     *out = NULL;
     if (!t)
         return buf_why(why, ERR_NOMEM, "out of memory for a chat template");
-    arena_init(&t->arena, TREE_MAX_BYTES);
+    t->is_guest = is_guest;
+    arena_init(&t->arena, is_guest ? GUEST_TREE_MAX_BYTES : TREE_MAX_BYTES);
     struct jinja_run r = {
         .arena = &t->arena, .why = why, .line = 1, .out_max_bytes = SOURCE_MAX_BYTES};
     enum status s = parse(&r, t, source, len);
@@ -74,6 +81,22 @@ enum status chat_template_create(struct chat_template **out, const char *source,
     }
     *out = t;
     return OK;
+}
+
+enum status chat_template_create(struct chat_template **out, const char *source, size_t len,
+                                 struct buf *why)
+{
+    return create(out, source, len, false, why);
+}
+
+enum status chat_template_create_guest(struct chat_template **out, const char *source, size_t len,
+                                       struct buf *why)
+{
+    *out = NULL;
+    if (len > CHAT_TEMPLATE_GUEST_BYTES_MAX)
+        return buf_why(why, ERR_TOO_LARGE, "has %zu bytes, at most %u are taken", len,
+                       CHAT_TEMPLATE_GUEST_BYTES_MAX);
+    return create(out, source, len, true, why);
 }
 
 void chat_template_destroy(struct chat_template *t)
@@ -118,10 +141,11 @@ enum status chat_template_render_marked(const struct chat_template *t, const str
     struct arena arena;
     enum status s = OK;
 
-    arena_init(&arena, RENDER_MAX_BYTES);
+    arena_init(&arena, t->is_guest ? GUEST_RENDER_MAX_BYTES : RENDER_MAX_BYTES);
     struct jinja_run r = {.arena = &arena,
                           .why = why,
                           .now_s = now_s,
+                          .steps_max = t->is_guest ? GUEST_STEPS_MAX : 0,
                           .line = 1,
                           .out_max_bytes = out->max - out->len};
     for (size_t i = 0; s == OK && i < n_untrusted; i++)

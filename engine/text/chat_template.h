@@ -22,6 +22,10 @@ struct chat_template;
  * on. */
 NODISCARD enum status chat_template_create(struct chat_template **out, const char *source,
                                            size_t len, struct buf *why);
+/* The same for a source that came with a request: it and its renderings have tighter bounds. */
+#define CHAT_TEMPLATE_GUEST_BYTES_MAX (64u << 10)
+NODISCARD enum status chat_template_create_guest(struct chat_template **out, const char *source,
+                                                 size_t len, struct buf *why);
 void chat_template_destroy(struct chat_template *t); /* NULL is fine */
 
 /* Render with the members of `context` (an object) as variables: messages, documents, tools,

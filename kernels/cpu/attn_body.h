@@ -136,9 +136,11 @@ ATTN_GROUPS(2)
 ATTN_GROUPS(3)
 ATTN_GROUPS(4)
 #if ROWS_MAX >= 6
+ATTN_GROUPS(5)
 ATTN_GROUPS(6)
 #endif
 #if ROWS_MAX >= 12
+ATTN_GROUPS(7)
 ATTN_GROUPS(8)
 ATTN_GROUPS(12)
 #endif
@@ -146,12 +148,12 @@ ATTN_GROUPS(12)
 /* Types of KV: the float types, then I8 and F8. */
 #define ATTN_TYPES (DTYPE_FLOATS + 2)
 static void (*const attn_groups[ROWS_MAX][ATTN_TYPES])(const struct attn_group *) = {
-    ATTN_ROW(1), ATTN_ROW(2),  ATTN_ROW(3), ATTN_ROW(4),
+    ATTN_ROW(1), ATTN_ROW(2), ATTN_ROW(3),  ATTN_ROW(4),
 #if ROWS_MAX >= 6
-    ATTN_ROW(6),
+    ATTN_ROW(5), ATTN_ROW(6),
 #endif
 #if ROWS_MAX >= 12
-    ATTN_ROW(8), ATTN_ROW(12),
+    ATTN_ROW(7), ATTN_ROW(8), ATTN_ROW(12),
 #endif
 };
 
@@ -247,22 +249,36 @@ static uint32_t attn_seq_tasks(const struct attn_job *job, const struct attn_seq
            job->p->pool.n_kv_heads;
 }
 
+/* Fill in the i-th task of a sequence. */
+static void attn_task_place(const struct attn_job *job, const struct attn_seq *seq, uint32_t i,
+                            struct attn_task *task)
+{
+    uint32_t n_heads = job->p->pool.n_kv_heads;
+
+    task->seq = seq;
+    task->kv_head = i % n_heads;
+    task->query0 = i / n_heads * job->task_queries;
+    task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
+}
+
 /* Find the sequence, KV head and queries of task i. */
 static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_task *task)
 {
     const struct attn_seq *seq = job->p->seqs;
-    uint32_t n_heads = job->p->pool.n_kv_heads;
     size_t n_tiles = 0;
 
     for (uint32_t n; i >= (n = attn_seq_tasks(job, seq)); seq++) {
         i -= n;
         n_tiles += (size_t)seq->n_segs * seq->n_rows * job->p->n_heads;
     }
-    task->seq = seq;
+    attn_task_place(job, seq, i, task);
     task->tiles = job->keeps_tiles ? job->p->out + n_tiles * (job->dim + 2) : NULL;
-    task->kv_head = i % n_heads;
-    task->query0 = i / n_heads * job->task_queries;
-    task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
+}
+
+/* Nats per unit of the running maxima, for attn_write(). */
+static float attn_unit_of_max(const struct attn_job *job)
+{
+    return job->amx ? 0.693147180559945f : 1;
 }
 
 static const struct attn_segment *attn_first_segment(const struct attn_task *task)
@@ -270,13 +286,13 @@ static const struct attn_segment *attn_first_segment(const struct attn_task *tas
     return task->job->p->segments + task->seq->seg0;
 }
 
-/* Returns the unit of the running maxima for attn_write(). `next`: the task behind it, or NULL. */
-static float attn_task_run(const struct attn_task *task, const struct attn_task *next)
+/* `next`: the task behind it, or NULL. */
+static void attn_task_run(const struct attn_task *task, const struct attn_task *next)
 {
 #ifdef HAVE_AMX
     if (task->job->amx) {
         attn_amx_task(task);
-        return 0.693147180559945f;
+        return;
     }
 #endif
     const struct attn_segment *segs = attn_first_segment(task);
@@ -288,7 +304,6 @@ static float attn_task_run(const struct attn_task *task, const struct attn_task 
     if (n > 0)
         attn_segment(task, &segs[n - 1], next,
                      next && next->seq->n_segs > 0 ? attn_first_segment(next) : NULL);
-    return 1;
 }
 
 static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
@@ -307,11 +322,31 @@ static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
             attn_clear_unseen(&task);
         for (uint32_t q = 0; q < task.n_queries; q++)
             task.mem->sum[q] = 0;
-        float unit = attn_task_run(&task, i + 1 < end ? &next : NULL);
+        attn_task_run(&task, i + 1 < end ? &next : NULL);
         if (!task.tiles)
-            attn_write(&task, unit);
+            attn_write(&task, attn_unit_of_max(job));
     }
 }
+
+/* Merge a tile that was kept into query i of the task. */
+static void attn_merge_kept(const struct attn_task *task, uint32_t i, const float *tile, bool amx)
+{
+    uint32_t dim = task->job->dim;
+
+#ifdef HAVE_AMX
+    if (amx) {
+        for (uint32_t k = 0; k < dim; k += 32)
+            memcpy(task->mem->tile + (size_t)k * AMX_GROUP_ROWS, tile + k, 32 * sizeof(*tile));
+        attn_amx_merge(task, i, task->mem->tile, tile[dim], tile[dim + 1]);
+        return;
+    }
+#endif
+    (void)amx;
+    memcpy(task->mem->tile, tile, dim * sizeof(*tile)); /* whole vectors can be read there */
+    attn_merge(task, i, task->mem->tile, tile[dim], tile[dim + 1]);
+}
+
+#include "kernels/cpu/attn_split.h"
 
 static void attn_run(struct device *d, const struct attention_params *p, bool keeps_tiles)
 {
@@ -344,6 +379,8 @@ static void attn_run(struct device *d, const struct attention_params *p, bool ke
         job.n_tasks += attn_seq_tasks(&job, seq);
         macs += (uint64_t)seq->n_rows * (seq->pos0 + seq->n_rows) * p->n_heads * dim * 2;
     }
+    if (macs > ATTN_ALONE_MAX && !keeps_tiles && attn_split_run(&job))
+        return;
     uint32_t chunk = job.n_tasks / (pool_n_threads(c->pool) * ATTN_CHUNKS);
 
     if (macs <= ATTN_ALONE_MAX)
@@ -378,24 +415,6 @@ struct attn_merge_job {
     struct attn_job job;
     bool amx; /* the tiles' maxima are in base 2 */
 };
-
-/* Merge one tile into query i of the task. */
-static void attn_merge_kept(const struct attn_task *task, uint32_t i, const float *tile, bool amx)
-{
-    uint32_t dim = task->job->dim;
-
-#ifdef HAVE_AMX
-    if (amx) {
-        for (uint32_t k = 0; k < dim; k += 32)
-            memcpy(task->mem->tile + (size_t)k * AMX_GROUP_ROWS, tile + k, 32 * sizeof(*tile));
-        attn_amx_merge(task, i, task->mem->tile, tile[dim], tile[dim + 1]);
-        return;
-    }
-#endif
-    (void)amx;
-    memcpy(task->mem->tile, tile, dim * sizeof(*tile)); /* whole vectors can be read there */
-    attn_merge(task, i, task->mem->tile, tile[dim], tile[dim + 1]);
-}
 
 static void attn_merge_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {

@@ -28,8 +28,8 @@ struct attn_group {
 /* Most vectors of columns in one loop. */
 #define ATTN_COLS_MAX 8
 /* Blocks between the one that is read and the one that is prefetched. With few rows the blocks come
- * from memory: a core has to have some 8 KB under way to read at its rate, and blocks of int8 have 2
- * to 4 KB. With more rows they come from the second-level cache, after the first group. */
+ * from memory: a core needs some 8 KB under way to read at its rate, and blocks of int8 have 2 to
+ * 4 KB. With more rows they come from the second-level cache, after the first group. */
 #define ATTN_AHEAD_FEW 4
 #define ATTN_FEW_ROWS 3
 ALWAYS_INLINE uint32_t attn_distance(int n_rows)

@@ -63,8 +63,22 @@ ALWAYS_INLINE vf chain_load(enum dtype t, bool part, const struct chain *c, cons
 ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row,
                               const vf *w)
 {
+    int r = 0;
+
+#ifdef HAVE_LANES
+    const int n_lanes = a_row == 1 ? n_rows / 4 * 4 : 0;
+
     UNROLL
-    for (int r = 0; r < n_rows; r++) {
+    for (; r < n_lanes; r += 4) {
+        vf four = v_load(a + r);
+
+        UNROLL
+        for (int i = 0; i < 4 * nc; i++)
+            acc[r * nc + i] = v_fma_lane(four, i / nc, w[i % nc], acc[r * nc + i]);
+    }
+#endif
+    UNROLL
+    for (; r < n_rows; r++) {
         vf b = v_set1(a[(size_t)r * a_row]);
 
         UNROLL

@@ -1,96 +1,15 @@
-/* cpu.c - scratch memory and the list of variants. */
+/* cpu.c - the scratch memory of a CPU device. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "base/check.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/device.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-
-extern const struct ops cpu_ops_portable;
-#if defined(__x86_64__)
-extern const struct ops cpu_ops_amx;
-extern const struct ops cpu_ops_avx512bf16;
-extern const struct ops cpu_ops_avx512;
-extern const struct ops cpu_ops_avx2;
-
-static bool avx2_supported(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
-}
-
-static bool avx512_supported(void)
-{
-    return avx2_supported() && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-}
-
-static bool avx512bf16_supported(void)
-{
-    return avx512_supported() && __builtin_cpu_supports("avx512bf16");
-}
-
-/* Ask Linux for the tiles' 8 KB of state, which a process gets only on request. Threads inherit the
- * permission, so this comes before the pool is created. */
-static bool amx_supported(void)
-{
-    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
-    unsigned a, b, c, d;
-
-    if (!avx512bf16_supported() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
-        return false;
-    if ((d & AMX_BF16) == 0 || (d & AMX_TILE) == 0 || (d & AMX_INT8) == 0)
-        return false;
-    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
-}
-#endif
-
-static bool always(void)
-{
-    return true;
-}
-
-static const struct cpu_variant variants[] = {
-#if defined(__x86_64__)
-    {"amx", &cpu_ops_amx, amx_supported},
-    {"avx512bf16", &cpu_ops_avx512bf16, avx512bf16_supported},
-    {"avx512", &cpu_ops_avx512, avx512_supported},
-    {"avx2", &cpu_ops_avx2, avx2_supported},
-#endif
-    {"portable", &cpu_ops_portable, always},
-};
-
-const struct cpu_variant *cpu_variants(uint32_t *n_out)
-{
-    *n_out = ARRAY_SIZE(variants);
-    return variants;
-}
-
-const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
-                                             bool bf16_weights, double (*measure)(void))
-{
-    for (uint32_t i = 0; i < n; i++) {
-        if (!all[i].supported())
-            continue;
-        if (bf16_weights && strcmp(all[i].name, "avx512bf16") == 0 && measure() < CPU_BF16_RATE_MIN)
-            continue;
-        return &all[i];
-    }
-    return NULL;
-}
 
 /* Take `floats` from memory + *at; each part starts on a cache line. With memory NULL only
  * count. */
@@ -132,7 +51,10 @@ static enum status init_attn(struct cpu *c, uint32_t n_threads)
     floats *= n_threads;
     c->attn = calloc(n_threads, sizeof(*c->attn));
     c->attn_memory = aligned_alloc(64, floats * sizeof(float));
-    if (!c->attn || !c->attn_memory)
+    c->attn_tile_floats = (size_t)n_threads * CPU_ATTN_TILE_FLOATS;
+    /* Not written here: few servers need these pages. */
+    c->attn_tiles = aligned_alloc(64, c->attn_tile_floats * sizeof(float));
+    if (!c->attn || !c->attn_memory || !c->attn_tiles)
         return ERR_NOMEM;
     memset(c->attn_memory, 0, floats * sizeof(float));
     for (uint32_t i = 0; i < n_threads; i++)
@@ -199,6 +121,7 @@ void cpu_fini(struct cpu *c)
     free(c->packed);
     free(c->attn);
     free(c->attn_memory);
+    free(c->attn_tiles);
     free(c->tile_scratch);
     free(c->tile_memory);
     free(c->ranges);

@@ -24,6 +24,9 @@ struct device_config;
 /* Most queries of one register tile or pair of row blocks, in any kernel. */
 #define CPU_ATTN_ROWS_MAX 32
 
+/* Floats of each thread for tiles that are merged later. */
+#define CPU_ATTN_TILE_FLOATS (96u << 10)
+
 /* Attention's scratch of one thread; d is the head size rounded up to PANEL_COLS. */
 struct cpu_attn_scratch {
     float *q;         /* [CPU_ATTN_QUERIES_MAX * d], scaled, in the kernel's packed order */
@@ -70,6 +73,8 @@ struct cpu {
     uint32_t max_head_dim;
     struct cpu_attn_scratch *attn; /* [n_threads] */
     float *attn_memory;
+    float *attn_tiles; /* [attn_tile_floats]: tiles of segments that threads compute at once */
+    size_t attn_tile_floats;
     struct cpu_tile_scratch *tile_scratch; /* [n_threads] */
     float *tile_memory;
     struct cpu_range *ranges; /* [n_threads] */
@@ -89,16 +94,5 @@ struct cpu_variant {
     bool (*supported)(void);
 };
 const struct cpu_variant *cpu_variants(uint32_t *n_out);
-
-/* Least speed of vdpbf16ps relative to vfmadd231ps, in multiply-adds, at which bf16 weights use it.
- * Cores measured so far give 0.5 or 2.0. Floats win below 1.0, so the bound lies between 0.5 and
- * 1.0 with distance to 0.5, and noise does not change the choice. */
-#define CPU_BF16_RATE_MIN 0.75
-
-/* Return the fastest supported variant of `all`. That is the first one, except for bf16 weights on
- * a core without AMX whose vdpbf16ps is slower than CPU_BF16_RATE_MIN: there the variant behind
- * "avx512bf16" is faster. `measure` (bf16_rate_measure()) is called only if its result matters. */
-const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
-                                             bool bf16_weights, double (*measure)(void));
 
 #endif

@@ -9,6 +9,8 @@
 #include "kernels/cpu/gemm_amx.h"
 #elif defined(HAVE_BF16_DOT)
 #include "kernels/cpu/gemm_dot.h"
+#elif defined(HAVE_NEON_MATRIX)
+#include "kernels/cpu/gemm_neonmm.h"
 #endif
 
 /* Most bytes of the packed activations of one task: a quarter of a second-level cache of 1 MB. Its
@@ -17,8 +19,9 @@
 /* Least bytes of weights that a thread takes from the queue at once, so that small products do not
  * queue for each panel. */
 #define TURN_W_BYTES (64u << 10)
-/* CPU_FETCH_AHEAD: bytes of the next product, prefetched when a thread has no panel left. */
-#define FETCH_NEXT_BYTES (16u << 10)
+/* Most bytes of the next product that a thread without work prefetches: a quarter of a second-level
+ * cache of 1 MB. */
+#define FETCH_NEXT_BYTES ((size_t)256 << 10)
 /* Multiply-adds below which waking the pool costs more than it saves. */
 #define GEMM_ALONE_MAX (64u << 10)
 
@@ -33,6 +36,11 @@ static const struct gemm_kernel *gemm_kernel_of(const struct weight *w, uint32_t
 #elif defined(HAVE_BF16_DOT)
     if (w->dtype == DTYPE_BF16)
         return &dot_kernel;
+#elif defined(HAVE_NEON_MATRIX)
+    if (w->dtype == DTYPE_BF16)
+        return &mm_bf16_kernel;
+    if (w->dtype >= DTYPE_FLOATS && n_rows >= MM_INT_ROWS_MIN && w->k % 8 == 0)
+        return &mm_int_kernel;
 #endif
     (void)n_rows;
     return w->dtype >= DTYPE_FLOATS ? &int_kernel : &float_kernel;
@@ -112,8 +120,8 @@ static const unsigned char *next_panel(const struct gemm_job *j, uint32_t thread
 }
 
 /* The prefetch of panel i of a range that ends at `end`. CPU_FETCH_QUARTERS: a quarter of each of
- * the next four panels, so that a panel is complete when the walk reaches it; behind the range these
- * are panels of the next product. */
+ * the next four panels, so that a panel is complete when the walk reaches it; behind the range
+ * these are panels of the next product. */
 static struct chain_fetch gemm_fetch(const struct gemm_job *j, uint32_t i, uint32_t end,
                                      uint32_t thread)
 {
@@ -132,15 +140,20 @@ static struct chain_fetch gemm_fetch(const struct gemm_job *j, uint32_t i, uint3
     return f;
 }
 
-/* Memory stays busy while threads wait for the end of this product and for what lies between it and
- * the next one. */
+/* Memory stays busy while threads wait for the end of this product, and for what lies between it
+ * and the next one. */
 static void fetch_next_product(const struct gemm_job *j, uint32_t thread)
 {
     size_t bytes;
     const unsigned char *panel = next_panel(j, thread, 0, &bytes);
 
-    for (size_t i = 0; panel && i < FETCH_NEXT_BYTES; i += 64)
-        __builtin_prefetch(panel + i, 0, 2);
+    if (!panel)
+        return;
+    uint32_t n = (j->next->n + PANEL_COLS - 1) / PANEL_COLS;
+
+    n = even_cut(n, j->n_threads, thread + 1) - even_cut(n, j->n_threads, thread);
+    pool_fetch_idle(j->cpu->pool, thread, panel,
+                    n * bytes < FETCH_NEXT_BYTES ? n * bytes : FETCH_NEXT_BYTES);
 }
 
 /* One block of groups. Each thread walks its own range of panels, so it knows what it will read

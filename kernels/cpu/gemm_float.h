@@ -58,7 +58,8 @@ ALWAYS_INLINE void float_tile(const struct float_tile *g, enum dtype t, int n_ro
     {                                                                                              \
         float_tile(g, DTYPE_BF16, rows);                                                           \
     }
-#ifdef HAVE_BF16_DOT /* then bf16 has a kernel of its own (gemm_dot.h) */
+/* Where bf16 has a kernel of its own (gemm_dot.h, gemm_neonmm.h). */
+#if defined(HAVE_BF16_DOT) || defined(HAVE_NEON_MATRIX)
 #define UNUSED_HERE __attribute__((unused))
 #define FLOAT_ROW(rows)                                                                            \
     {                                                                                              \

@@ -41,8 +41,28 @@ enum int_fetch {
 ALWAYS_INLINE void int_quad(vi *acc, enum dtype t, int half, int n_rows, int nc, const vb *w,
                             const int32_t *a)
 {
+    int r = 0;
+
+#ifdef HAVE_LANES
     UNROLL
-    for (int r = 0; r < n_rows; r++) {
+    for (; r + 4 <= n_rows; r += 4) {
+        vi four;
+
+        memcpy(&four, a + r, sizeof(four));
+        UNROLL
+        for (int i = 0; i < 4 * nc; i++) {
+            vi *to = &acc[r * nc + i];
+
+            if (dtype_bits(t) == 4)
+                *to =
+                    v_dot_i4_lane(*to, (vb)((vu)w[i % nc] >> 4 * half & 0x0f0f0f0fu), four, i / nc);
+            else
+                *to = v_dot_i8_lane(*to, w[i % nc], four, i / nc);
+        }
+    }
+#endif
+    UNROLL
+    for (; r < n_rows; r++) {
         vi quad = v_set1_i32(a[r]);
 
         UNROLL

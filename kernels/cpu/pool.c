@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,15 @@
 /* Turns of the waiting loop before a thread sleeps: about 50 us, longer than the gap between two
  * ops of a forward pass but short compared with a step. */
 #define SPIN_TURNS 1500
+
+/* Lines that a waiting thread prefetches before it looks for a job again. */
+#define FETCH_LINES 8
+
+/* What a thread prefetches while it waits; its own. */
+struct pool_idle {
+    _Alignas(64) const char *at;
+    size_t n_lines;
+};
 
 struct pool {
     /* Each word that several threads write has its own cache line. */
@@ -45,7 +55,8 @@ struct pool {
 
     uint32_t spin_turns;
     uint32_t n_threads;
-    cpu_set_t *cpus; /* [n_threads] those of each thread; NULL: the system chooses */
+    struct pool_idle *idle; /* [n_threads] */
+    cpu_set_t *cpus;        /* [n_threads] those of each thread; NULL: the system chooses */
     uint32_t n_started;
     pthread_t *threads; /* [n_threads - 1] */
     struct pool_worker {
@@ -61,6 +72,17 @@ static void cpu_relax(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+/* A turn of a waiting loop: a few lines of what the thread may prefetch, if any are left. */
+static void wait_turn(struct pool_idle *idle)
+{
+    if (idle->n_lines == 0) {
+        cpu_relax();
+        return;
+    }
+    for (uint32_t i = 0; i < FETCH_LINES && idle->n_lines > 0; i++, idle->n_lines--, idle->at += 64)
+        __builtin_prefetch(idle->at, 0, 2);
 }
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -100,7 +122,7 @@ static void work(struct pool *p, uint32_t number, uint32_t thread)
 }
 
 /* Wait for a job other than *number and store its number. False: the pool stops. */
-static bool wait_for_job(struct pool *p, uint32_t *number)
+static bool wait_for_job(struct pool *p, uint32_t *number, struct pool_idle *idle)
 {
     for (uint32_t turn = 0;; turn++) {
         uint32_t seq = atomic_load(&p->wake_seq);
@@ -110,10 +132,11 @@ static bool wait_for_job(struct pool *p, uint32_t *number)
         uint32_t now = (uint32_t)(atomic_load_explicit(&p->ticket, memory_order_acquire) >> 32);
         if (now != *number) {
             *number = now;
+            idle->n_lines = 0;
             return true;
         }
         if (turn < p->spin_turns) {
-            cpu_relax();
+            wait_turn(idle);
             continue;
         }
         /* Announce the sleep, then check once more: either the caller sees the announcement and
@@ -131,7 +154,7 @@ static void *worker_main(void *arg)
     struct pool_worker *w = arg;
     uint32_t number = 0;
 
-    while (wait_for_job(w->pool, &number))
+    while (wait_for_job(w->pool, &number, &w->pool->idle[w->thread]))
         work(w->pool, number, w->thread);
     return NULL;
 }
@@ -141,7 +164,7 @@ static void wait_done(struct pool *p, uint32_t n)
     for (uint32_t turn = 0; turn < p->spin_turns; turn++) {
         if (atomic_load_explicit(&p->n_done, memory_order_acquire) == n)
             return;
-        cpu_relax();
+        wait_turn(&p->idle[0]);
     }
     atomic_store(&p->caller_sleeps, true);
     for (;;) {
@@ -185,8 +208,14 @@ void pool_run(struct pool *p, uint32_t n, uint32_t chunk,
     atomic_store(&p->ticket, (uint64_t)number << 32 | n);
     if (atomic_load(&p->n_sleeping) > 0)
         wake_workers(p);
+    p->idle[0].n_lines = 0;
     work(p, number, 0);
     wait_done(p, n);
+}
+
+void pool_fetch_idle(struct pool *p, uint32_t thread, const void *from, size_t n_bytes)
+{
+    p->idle[thread] = (struct pool_idle){from, p->n_threads > 1 ? n_bytes / 64 : 0};
 }
 
 static void pin(const struct pool *p, pthread_t thread, uint32_t i)
@@ -248,7 +277,10 @@ enum status pool_create(struct pool **out, uint32_t n_threads, const struct numa
     *p = (struct pool){.n_threads = n_threads};
     /* With more threads than cores, a spinning thread keeps a working one from running. */
     p->spin_turns = n_cpus > 0 && n_threads <= (unsigned long)n_cpus ? SPIN_TURNS : 0;
-    if (choose_cpus(p, numa) != OK || (n_threads > 1 && start_threads(p) != OK)) {
+    p->idle = aligned_alloc(64, n_threads * sizeof *p->idle);
+    if (p->idle)
+        memset(p->idle, 0, n_threads * sizeof *p->idle);
+    if (!p->idle || choose_cpus(p, numa) != OK || (n_threads > 1 && start_threads(p) != OK)) {
         pool_destroy(p);
         return ERR_NOMEM;
     }
@@ -266,6 +298,7 @@ void pool_destroy(struct pool *p)
         pthread_join(p->threads[i], NULL);
     free(p->threads);
     free(p->workers);
+    free(p->idle);
     free(p->cpus);
     free(p);
 }

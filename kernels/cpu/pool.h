@@ -8,6 +8,7 @@
 #ifndef TARN_KERNELS_CPU_POOL_H
 #define TARN_KERNELS_CPU_POOL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -32,5 +33,9 @@ void pool_pin_caller(struct pool *p);
  * the thread (0: the caller), for scratch memory. */
 void pool_run(struct pool *p, uint32_t n, uint32_t chunk,
               void (*fn)(void *arg, uint32_t begin, uint32_t end, uint32_t thread), void *arg);
+
+/* From inside a job: while `thread` has nothing to do after it, it prefetches this memory into its
+ * second-level cache, until the next job comes. A caller only does so while it waits for others. */
+void pool_fetch_idle(struct pool *p, uint32_t thread, const void *from, size_t n_bytes);
 
 #endif

@@ -246,18 +246,14 @@ static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in
                 o[e] = attn_join(o[e], in.o[t][head][at + e], w);
         }
         size_t slot = (size_t)piece.slot * p.n_heads + piece.head0 + head;
-        float *ml = job.partials + ((size_t)job.n_partial_segs * DIM * p.n_heads + 2 * slot);
-
         *reinterpret_cast<float4 *>(job.partials + slot * DIM + at) =
             make_float4(o[0], o[1], o[2], o[3]);
-        if (at == 0) {
-            ml[0] = m;
-            ml[1] = l;
-        }
+        if (at == 0)
+            *attn_partial_ml(job, piece.slot, piece.head0 + head) = make_float2(m, l);
     }
 }
 
-/* Grid (n_seqs * n_segs_max, G * n_head_groups), 4 warps: a segment and up to 16 heads. */
+/* Grid (n_segs, G * n_head_groups), 4 warps: a segment and up to 16 heads. */
 template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     attn_decode_kernel(struct attn_job job, uint32_t n_head_groups)
@@ -265,13 +261,15 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     static_assert(alignof(struct results<DIM>) >= alignof(float4), "o is stored by float4");
     __shared__ struct results<DIM> results;
     const struct attention_params &p = job.p;
-    const struct attn_seq seq = p.seqs[blockIdx.x / p.n_segs_max];
-    uint32_t index = blockIdx.x % p.n_segs_max, group0 = blockIdx.y % n_head_groups * ATTN_QUERIES;
+    const struct attn_seq seq = p.seqs[attn_find_seq(
+        p.seqs, p.n_seqs, blockIdx.x,
+        [](const struct attn_seq &s, uint32_t) { return s.seg0; })];
+    uint32_t group0 = blockIdx.y % n_head_groups * ATTN_QUERIES;
 
-    if (!attn_is_split(seq, job.n_partial_segs) || index >= seq.n_segs)
+    if (!attn_is_split(seq, job.n_partial_segs))
         return;
     struct piece piece;
-    piece.slot = seq.seg0 + index;
+    piece.slot = blockIdx.x;
     piece.seg = p.segments[piece.slot];
     piece.row = seq.row0;
     piece.pos = seq.pos0;
@@ -294,7 +292,7 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
 #define COMBINE_AHEAD 16 /* segments whose partial results are loaded together */
 
 /* Grid (n_seqs * ceil(H * d / 128)): a thread merges one element of a row over the segments that
- * the row sees, which are consecutive, in order. */
+ * the row sees, which are consecutive, in order, group by group. */
 static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(struct attn_job job,
                                                                               uint32_t n_blocks)
 {
@@ -310,11 +308,11 @@ static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(st
     uint32_t i = attn_first_segment(segs, seq.n_segs, attn_first_key(p.window, seq.pos0));
     uint32_t end = attn_first_segment(segs, seq.n_segs, seq.pos0);
     const float *o = job.partials + (size_t)seq.seg0 * n_elements + at;
-    const float2 *ml = reinterpret_cast<const float2 *>(
-                           job.partials + (size_t)job.n_partial_segs * n_elements) +
-                       (size_t)seq.seg0 * p.n_heads + head;
-    float m = -INFINITY, l = 0, sum = 0;
+    const float2 *ml = attn_partial_ml(job, seq.seg0, head);
+    struct attn_joined row, group;
 
+    attn_joined_clear(row);
+    attn_joined_clear(group);
     if (end < seq.n_segs && segs[end].pos0 <= seq.pos0)
         end++; /* the segment with the row itself */
     for (; i < end; i += COMBINE_AHEAD) {
@@ -330,16 +328,16 @@ static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(st
 #pragma unroll
         for (uint32_t k = 0; k < COMBINE_AHEAD; k++)
             if (i + k < end) {
-                struct attn_weights w = attn_weigh(m, ml_next[k].x);
-
-                m = w.m;
-                l = attn_join(l, ml_next[k].y, w);
-                sum = attn_join(sum, o_next[k], w);
+                attn_joined_add(group, ml_next[k].x, ml_next[k].y, o_next[k]);
+                if ((i + k + 1) % ATTN_GROUP_SEGMENTS == 0 || i + k + 1 == end) {
+                    attn_joined_group(row, group);
+                    attn_joined_clear(group);
+                }
             }
     }
-    p.out[(size_t)seq.row0 * n_elements + at] = sum * attn_inverse(l);
+    p.out[(size_t)seq.row0 * n_elements + at] = row.o * attn_inverse(row.l);
     if (p.lse && at % p.pool.head_dim == 0)
-        p.lse[(size_t)seq.row0 * p.n_heads + head] = attn_lse(m, l);
+        p.lse[(size_t)seq.row0 * p.n_heads + head] = attn_lse(row.m, row.l);
 }
 
 template <int DIM, enum dtype TYPE>
@@ -347,7 +345,7 @@ static void launch(const struct attn_job *job, cudaStream_t s)
 {
     const struct attention_params *p = &job->p;
     uint32_t n_head_groups = ceil_div(job->n_shared, ATTN_QUERIES);
-    dim3 grid(p->n_seqs * p->n_segs_max, p->pool.n_kv_heads * n_head_groups);
+    dim3 grid(p->n_segs, p->pool.n_kv_heads * n_head_groups);
 
     LAUNCH((attn_decode_kernel<DIM, TYPE>), grid, THREADS, 0, s, *job, n_head_groups);
 }
@@ -358,9 +356,9 @@ enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct att
     uint32_t n_blocks = ceil_div(p->n_heads * p->pool.head_dim, COMBINE_THREADS);
 
     ASSERT(p->n_heads <= 65535);                               /* limit of gridDim.y */
-    ASSERT((uint64_t)p->n_seqs * p->n_segs_max <= INT32_MAX && /* limit of gridDim.x */
+    ASSERT(p->n_segs <= INT32_MAX && /* limit of gridDim.x */
            (uint64_t)p->n_seqs * n_blocks <= INT32_MAX);
-    if (p->n_segs_max > 0) {
+    if (p->n_segs > 0) {
         ATTN_FOR(p->pool, launch, job, s);
         enum status status = cuda_launched(c, "attn_decode");
         if (status != OK)

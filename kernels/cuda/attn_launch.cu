@@ -28,9 +28,8 @@ enum status cuda_attention(struct device *d, struct stream *s, const struct atte
         return attn_plain(c, stream, p);
     ASSERT((uintptr_t)p->out % 16 == 0 && (uintptr_t)p->pool.base % 16 == 0);
     size_t n_slots = c->n_partial_segs < UINT32_MAX ? c->n_partial_segs : UINT32_MAX;
-    struct attn_job job = {*p, c->partials, (uint32_t)n_slots, p->n_heads / p->pool.n_kv_heads};
-    /* An upper bound: the segments of the batch are numbered densely. */
-    bool all_fit = (size_t)p->n_seqs * p->n_segs_max <= n_slots;
+    struct attn_job job = {*p, c->partials, (uint32_t)n_slots, 0, p->n_heads / p->pool.n_kv_heads};
+    bool all_fit = p->n_segs <= n_slots;
     enum status status = OK;
 
     if (p->n_seqs > 1 || p->n_rows_max == 1)

@@ -3,7 +3,8 @@
  *
  *   attn_plain    head sizes and KV types without tensor-core kernels: a warp per row and head
  *   attn_decode   sequences of one row: segments in parallel, then a combine kernel
- *   attn_prefill  all other sequences: a block of rows walks over the segments
+ *   attn_prefill  all other sequences: a block of rows walks over the segments; where there are few
+ *                 blocks, each walks one group of segments, and a second kernel joins the groups
  *
  * The last two do the same arithmetic (attn_tile.cuh). On the device, attn_is_split() decides which
  * of them takes a sequence; the host only omits launches that no sequence needs.
@@ -15,6 +16,7 @@
 #ifndef TARN_KERNELS_CUDA_ATTN_LAUNCH_CUH
 #define TARN_KERNELS_CUDA_ATTN_LAUNCH_CUH
 
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
 #include "kernels/params.h"
 
@@ -23,6 +25,7 @@ struct attn_job {
     struct attention_params p;
     float *partials;         /* [n_partial_segs][H][d], then [n_partial_segs][H] pairs (m, l) */
     uint32_t n_partial_segs;
+    uint32_t n_groups;       /* attn_prefill: of the longest sequence; 0: a block walks all */
     uint32_t n_shared;       /* query heads per KV head */
 };
 
@@ -37,6 +40,35 @@ static __device__ __forceinline__ bool attn_is_split(const struct attn_seq &seq,
                                                      uint32_t n_partial_segs)
 {
     return seq.n_rows == 1 && seq.seg0 + (size_t)seq.n_segs <= n_partial_segs;
+}
+
+/* Find the last of n sequences that starts at x or before. start(seq, i) ascends, and that of the
+ * first one is at most x. All lanes of a warp call it together. */
+template <typename Start>
+static __device__ __forceinline__ uint32_t attn_find_seq(const struct attn_seq *seqs, uint32_t n,
+                                                         uint32_t x, const Start &start)
+{
+    uint32_t lane = threadIdx.x % WARP, first = 0;
+
+    while (n > 1) {
+        uint32_t step = ceil_div(n, WARP), at = lane * step;
+        bool starts = at < n && start(seqs[first + at], first + at) <= x;
+        uint32_t before = (uint32_t)__popc(__ballot_sync(FULL_WARP, starts)) - 1;
+
+        first += before * step;
+        n = n - before * step < step ? n - before * step : step;
+    }
+    return first;
+}
+
+/* Where (m, l) of a head are; `slot` of the partial results. */
+static __device__ __forceinline__ float2 *attn_partial_ml(const struct attn_job &job, size_t slot,
+                                                          uint32_t head)
+{
+    const struct attention_params &p = job.p;
+    size_t n_o = (size_t)job.n_partial_segs * p.n_heads * p.pool.head_dim;
+
+    return reinterpret_cast<float2 *>(job.partials + n_o) + slot * p.n_heads + head;
 }
 
 enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct attention_params *p);

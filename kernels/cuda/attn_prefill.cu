@@ -5,9 +5,13 @@
  * while V is used, the next V while K is used. This kernel also takes decoding sequences whose
  * partial results have no slot.
  *
- * A query has two states, one for the segment and one for the row, which are too large for
- * registers together. So the row's o is in shared memory, where each lane uses only its own part,
- * once per segment. */
+ * A query has three states: of the segment, the group and the row. Registers hold that of the
+ * segment. The group's o is in shared memory, where each lane uses only its own part, once per
+ * segment. The row's o is in `out` while the walk goes on, and is touched once per group: of a row
+ * with one group not at all.
+ *
+ * A few queries behind a long context make few blocks. Then each block walks one group and writes
+ * its state as a partial result, and attn_groups_kernel joins the groups in order. */
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 #include "kernels/cuda/attn_tile.cuh"
@@ -17,7 +21,7 @@
 #define BLOCK_QUERIES (N_WARPS * ATTN_QUERIES)
 
 /* Shared memory, in chunks of 16 bytes: K of a tile [2 blocks][DIM / 2 rows of words][8], V [2
- * blocks][16 rows][V_ROW], the rows' o. Eight lanes read 16 bytes each at once: two neighbouring
+ * blocks][16 rows][V_ROW], the groups' o, (m, l) of the rows. Eight lanes read 16 bytes each at once: two neighbouring
  * chunks (g) of four rows (c). The chunk index is xored with 2c, so that these are in distinct
  * banks. */
 template <int DIM>
@@ -29,7 +33,8 @@ struct layout {
         V = ATTN_TILE_BLOCKS * K_BLOCK,
         TOTAL = V + ATTN_TILE_BLOCKS * V_BLOCK,
         N_TOTAL = 4 * ATTN_GROUPS(DIM), /* of one thread; THREADS chunks apart */
-        CHUNKS = TOTAL + N_TOTAL * THREADS
+        ROWS = TOTAL + N_TOTAL * THREADS,
+        CHUNKS = ROWS + THREADS
     };
 };
 
@@ -75,7 +80,7 @@ static __device__ __forceinline__ void walk_settle(struct walk *w, const struct 
     }
 }
 
-/* Start the walk of queries block0 to block0 + 63. */
+/* Start the walk of queries block0 to block0 + 63: over one group if groups are split. */
 static __device__ __forceinline__ struct walk walk_start(const struct attn_job &job,
                                                          const struct attn_seq &seq,
                                                          uint32_t block0)
@@ -87,6 +92,12 @@ static __device__ __forceinline__ struct walk walk_start(const struct attn_job &
 
     w.index += attn_first_segment(p.segments + seq.seg0, seq.n_segs,
                                   attn_first_key(p.window, w.first_pos));
+    if (job.n_groups > 0) {
+        uint32_t first = seq.seg0 + blockIdx.z * ATTN_GROUP_SEGMENTS;
+
+        w.index = w.index > first ? w.index : first;
+        w.end = attn_min(w.end, first + ATTN_GROUP_SEGMENTS);
+    }
     walk_settle(&w, p);
     return w;
 }
@@ -231,12 +242,24 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
         s.o[i / 4][i % 4] = 0;
 }
 
-/* The state of the whole row; o is the thread's part of shared memory. */
+/* The state of a group; o is the thread's part of shared memory. */
 struct total {
     float m[2];
     float l[2];
+    uint32_t sees; /* bit r: the query sees some key of it */
     float4 *o;
 };
+
+template <int DIM>
+static __device__ __forceinline__ void total_clear(struct total &t)
+{
+    t.m[0] = t.m[1] = -INFINITY;
+    t.l[0] = t.l[1] = 0;
+    t.sees = 0;
+#pragma unroll
+    for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
+        t.o[THREADS * i] = make_float4(0, 0, 0, 0);
+}
 
 /* Merge a tile into the segment's state. A query with an empty range keeps its state. */
 template <int DIM>
@@ -304,7 +327,7 @@ static __device__ __forceinline__ void use_values(state<DIM> &part, const struct
     }
 }
 
-/* Merge a finished segment into the row's state. */
+/* Merge a finished segment into the group's state. */
 template <int DIM>
 static __device__ __forceinline__ void join_segment(struct total &total, const state<DIM> &part,
                                                     const uint32_t row_pos[2], uint32_t window,
@@ -320,6 +343,7 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
         if (sees[r]) {
             total.m[r] = w[r].m;
             total.l[r] = attn_join(total.l[r], part.l[r], w[r]);
+            total.sees |= 1u << r;
         }
     }
 #pragma unroll
@@ -338,42 +362,141 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
     }
 }
 
-/* Write this lane's two queries to out[r] (NULL: no such query) and lse[r]. */
+/* --- rows --- */
+
+/* What the walk does not need: where the block's queries are. */
+struct place {
+    uint32_t seq;
+    uint32_t block0;
+};
+
+/* The query in row r (0: g, 1: g + 8) of this lane's fragments. */
+static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
+{
+    return block0 + threadIdx.x / WARP * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
+}
+
+/* A query's row and head; false: there is no such query. */
+static __device__ __forceinline__ bool find_query(const struct attn_job &job, struct place place,
+                                                  int r, size_t *row, uint32_t *head)
+{
+    const struct attn_seq seq = job.p.seqs[place.seq];
+    uint32_t query = lane_query(place.block0, r);
+
+    *row = seq.row0 + query / job.n_shared;
+    *head = blockIdx.y * job.n_shared + query % job.n_shared;
+    return query < seq.n_rows * job.n_shared;
+}
+
+/* This lane's eight dimensions of query r in group u of 32 dimensions. */
+static __device__ __forceinline__ void get_eight(float x[8], const struct total &t, int u, int r)
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        float4 o = t.o[THREADS * (4 * u + e)];
+
+        x[e] = r == 0 ? o.x : o.z;
+        x[4 + e] = r == 0 ? o.y : o.w;
+    }
+}
+
+static __device__ __forceinline__ void put_eight(float *to, const float x[8])
+{
+    reinterpret_cast<float4 *>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    reinterpret_cast<float4 *>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+/* (m, l) of a row of which no group was joined yet: l of others is not below 0. */
+static __device__ __forceinline__ float2 no_row()
+{
+    return make_float2(-INFINITY, -1);
+}
+
+/* Join the group's state of query r to the row's, whose o is in `out` and whose (m, l) is ml. The
+ * row's first group is taken as it is. `last`: divide by l. Returns the row's (m, l). */
 template <int DIM>
-static __device__ __forceinline__ void write_queries(const struct total &total, float *const out[2],
-                                                     float *const lse[2])
+static __device__ __forceinline__ float2 join_group(const struct total &t, int r, float *out,
+                                                    float2 ml, bool last)
+{
+    uint32_t c = threadIdx.x % 4;
+    bool sees = t.sees >> r & 1, has_row = !(ml.y < 0);
+    bool joins = has_row && sees, stays = has_row && !sees;
+    struct attn_weights w = attn_weigh(ml.x, t.m[r]);
+
+    if (!sees && !last)
+        return ml;
+    if (!stays)
+        ml = make_float2(joins ? w.m : t.m[r], joins ? attn_join(ml.y, t.l[r], w) : t.l[r]);
+    float factor = last ? attn_inverse(ml.y) : 1;
+#pragma unroll 1
+    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+        float *at = out + 32 * u + 8 * c, x[8];
+
+        if (DIM % 32 != 0 && 32 * u + 8 * c >= DIM)
+            continue;
+        get_eight(x, t, u, r);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[e] = (stays ? at[e] : joins ? attn_join(at[e], x[e], w) : x[e]) * factor;
+        put_eight(at, x);
+    }
+    return ml;
+}
+
+/* A group ends; `last`: the row does too. rows: (m, l) of the thread's two rows. */
+template <int DIM>
+static __device__ __forceinline__ void end_group(const struct total &t, const struct attn_job &job,
+                                                 struct place place, float4 *rows, bool last)
+{
+    const struct attention_params &p = job.p;
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float2 *ml = reinterpret_cast<float2 *>(rows) + r;
+        uint32_t head;
+        size_t row;
+
+        if (!find_query(job, place, r, &row, &head))
+            continue;
+        *ml = join_group<DIM>(t, r, p.out + (row * p.n_heads + head) * DIM, *ml, last);
+        if (last && p.lse && threadIdx.x % 4 == 0)
+            p.lse[row * p.n_heads + head] = attn_lse(ml->x, ml->y);
+    }
+}
+
+/* Write the group's states as partial results: slot row * n_groups + group. */
+template <int DIM>
+static __device__ __forceinline__ void write_partials(const struct total &t,
+                                                      const struct attn_job &job,
+                                                      struct place place)
 {
     uint32_t c = threadIdx.x % 4;
 
 #pragma unroll
-    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
-        float4 o[4];
+    for (int r = 0; r < 2; r++) {
+        uint32_t head;
+        size_t row;
 
-        if (DIM % 32 != 0 && 32 * u + 8 * c >= DIM)
+        if (!find_query(job, place, r, &row, &head) || !(t.sees >> r & 1))
             continue;
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            o[e] = total.o[THREADS * (4 * u + e)];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float x = attn_inverse(total.l[r]);
+        size_t slot = row * job.n_groups + blockIdx.z;
+        float *to = job.partials + (slot * job.p.n_heads + head) * DIM;
 
-            if (out[r] == NULL)
+#pragma unroll 1
+        for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+            float x[8];
+
+            if (DIM % 32 != 0 && 32 * u + 8 * c >= DIM)
                 continue;
-            float4 *to = reinterpret_cast<float4 *>(out[r] + 32 * u + 8 * c);
-            if (r == 0) {
-                to[0] = make_float4(o[0].x * x, o[1].x * x, o[2].x * x, o[3].x * x);
-                to[1] = make_float4(o[0].y * x, o[1].y * x, o[2].y * x, o[3].y * x);
-            } else {
-                to[0] = make_float4(o[0].z * x, o[1].z * x, o[2].z * x, o[3].z * x);
-                to[1] = make_float4(o[0].w * x, o[1].w * x, o[2].w * x, o[3].w * x);
-            }
+            get_eight(x, t, u, r);
+            put_eight(to + 32 * u + 8 * c, x);
         }
+        if (c == 0)
+            *attn_partial_ml(job, slot, head) = make_float2(t.m[r], t.l[r]);
     }
-    for (int r = 0; r < 2; r++)
-        if (lse[r] && c == 0)
-            *lse[r] = attn_lse(total.m[r], total.l[r]);
 }
+
+/* --- the walk --- */
 
 /* Whether any query of the warp sees any key of a tile. */
 static __device__ __forceinline__ bool sees_tile(const struct attention_params &p,
@@ -386,14 +509,31 @@ static __device__ __forceinline__ bool sees_tile(const struct attention_params &
                           attn_sees(attn_visible_tile(p.window, row_pos[1], seg, w.token0)));
 }
 
+static __device__ __forceinline__ bool in_other_group(const struct attention_params &p,
+                                                      const struct place &place, uint32_t a,
+                                                      uint32_t b)
+{
+    uint32_t seg0 = p.seqs[place.seq].seg0;
+
+    return (a - seg0) / ATTN_GROUP_SEGMENTS != (b - seg0) / ATTN_GROUP_SEGMENTS;
+}
+
+/* The thread's part of shared memory for (m, l) of its two rows. */
+template <int DIM>
+static __device__ __forceinline__ float4 *rows_of(uint4 *shared)
+{
+    return reinterpret_cast<float4 *>(shared) + layout<DIM>::ROWS + threadIdx.x;
+}
+
 /* Walk all tiles for one warp's queries. Every warp of the block takes part in every copy and
  * barrier. */
 template <int DIM, enum dtype TYPE>
-static __device__ __forceinline__ void walk_tiles(struct total &total,
-                                                  const struct attention_params &p, uint4 *k,
+static __device__ __forceinline__ void walk_tiles(struct total &total, const struct attn_job &job,
+                                                  const struct place &place, uint4 *k,
                                                   const uint4 q[DIM / 16], struct walk next,
                                                   const uint32_t row_pos[2])
 {
+    const struct attention_params &p = job.p;
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint4 *v = k + layout<DIM>::V;
     state<DIM> part;
@@ -443,6 +583,10 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
         use_values<DIM, TYPE>(part, tile, p, v, w, row_pos, active);
         if (next.index != w.index) {
             join_segment<DIM>(total, part, row_pos, p.window, p.segments[w.index]);
+            if (!walk_ended(next) && in_other_group(p, place, w.index, next.index)) {
+                end_group<DIM>(total, job, place, rows_of<DIM>(k), false);
+                total_clear<DIM>(total);
+            }
             state_clear(part);
         }
         __syncthreads(); /* all threads have used V */
@@ -452,35 +596,62 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
     }
 }
 
-/* The query in row r (0: g, 1: g + 8) of this lane's fragments. */
-static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
+/* Where the tiles of sequence i begin among those of all: its tiles are at most 1 more than the
+ * difference to the next one. */
+static __device__ __forceinline__ uint32_t first_tile(const struct attn_seq &seq, uint32_t i,
+                                                      uint32_t n_shared)
 {
-    return block0 + threadIdx.x / WARP * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
+    return (uint32_t)((uint64_t)seq.row0 * n_shared / BLOCK_QUERIES) + i;
 }
 
-/* Grid (n_seqs * n_tiles, G), 4 warps: 64 queries of one sequence and KV head. The last queries see
- * the most keys, so they start first. */
+/* Set the place of this block; false: there are no queries, or attn_decode takes them. The last
+ * queries of a sequence see the most keys, so they start first. */
+static __device__ __forceinline__ bool find_place(struct place *place, const struct attn_job &job)
+{
+    const struct attention_params &p = job.p;
+    uint32_t n_shared = job.n_shared;
+
+    place->seq = attn_find_seq(
+        p.seqs, p.n_seqs, blockIdx.x,
+        [=](const struct attn_seq &s, uint32_t i) { return first_tile(s, i, n_shared); });
+    const struct attn_seq seq = p.seqs[place->seq];
+    uint32_t tile = blockIdx.x - first_tile(seq, place->seq, n_shared);
+    uint32_t n_tiles = ceil_div(seq.n_rows * n_shared, BLOCK_QUERIES);
+
+    if (tile >= n_tiles || attn_is_split(seq, job.n_partial_segs))
+        return false;
+    place->block0 = (n_tiles - 1 - tile) * BLOCK_QUERIES;
+    return true;
+}
+
+/* Grid (n_tiles, G, groups or 1), 4 warps: 64 queries of one sequence and KV head. */
 template <int DIM, enum dtype TYPE>
-static __global__ void __launch_bounds__(THREADS, 2)
-    attn_prefill_kernel(struct attn_job job, uint32_t n_tiles)
+static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct attn_job job)
 {
     DYNAMIC_SHARED(uint4, shared);
+    __shared__ struct place place;
     const struct attention_params &p = job.p;
-    struct attn_seq seq = p.seqs[blockIdx.x / n_tiles];
-    uint32_t block0 = (n_tiles - 1 - blockIdx.x % n_tiles) * BLOCK_QUERIES;
-    uint32_t head0 = blockIdx.y * job.n_shared, n_queries = seq.n_rows * job.n_shared;
+    struct place own;
 
-    if (attn_is_split(seq, job.n_partial_segs) || block0 >= n_queries)
+    if (!find_place(&own, job))
         return;
+    const struct attn_seq seq = p.seqs[own.seq];
+    struct walk walk = walk_start(job, seq, own.block0);
+
+    if (job.n_groups > 0 && walk_ended(walk))
+        return;
+    if (threadIdx.x == 0)
+        place = own;
     /* Lanes behind the last query compute zeros at its position, so that they see the same
      * tiles. */
-    struct total total = {{-INFINITY, -INFINITY}, {0, 0}, NULL};
+    uint32_t head0 = blockIdx.y * job.n_shared, n_queries = seq.n_rows * job.n_shared;
+    struct total total;
     const float *from[2];
     uint32_t row_pos[2];
     uint4 q[DIM / 16];
 
     for (int r = 0; r < 2; r++) {
-        uint32_t query = lane_query(block0, r), row = seq.row0 + query / job.n_shared;
+        uint32_t query = lane_query(own.block0, r), row = seq.row0 + query / job.n_shared;
         const float *x = p.q + row * p.q_stride + (size_t)(head0 + query % job.n_shared) * DIM;
 
         row_pos[r] = seq.pos0 + attn_min(query, n_queries - 1) / job.n_shared;
@@ -490,43 +661,100 @@ static __global__ void __launch_bounds__(THREADS, 2)
     for (int i = 0; i < DIM / 16; i++)
         q[i] = attn_tile_query(from, i);
     total.o = reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL + threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
-        total.o[THREADS * i] = make_float4(0, 0, 0, 0);
-    walk_tiles<DIM, TYPE>(total, p, shared, q, walk_start(job, seq, block0), row_pos);
-
-    float *out[2] = {NULL, NULL}, *lse[2] = {NULL, NULL};
-    seq = p.seqs[blockIdx.x / n_tiles]; /* read again, rather than kept in registers */
-    for (int r = 0; r < 2; r++) {
-        uint32_t query = lane_query(block0, r), head = head0 + query % job.n_shared;
-        size_t at = (size_t)(seq.row0 + query / job.n_shared) * p.n_heads + head;
-
-        if (query >= seq.n_rows * job.n_shared)
-            continue;
-        out[r] = p.out + at * DIM;
-        lse[r] = p.lse ? p.lse + at : NULL;
-    }
-    write_queries<DIM>(total, out, lse);
+    total_clear<DIM>(total);
+    reinterpret_cast<float2 *>(rows_of<DIM>(shared))[0] = no_row();
+    reinterpret_cast<float2 *>(rows_of<DIM>(shared))[1] = no_row();
+    __syncthreads(); /* `place` is there */
+    walk_tiles<DIM, TYPE>(total, job, place, shared, q, walk, row_pos);
+    if (job.n_groups > 0)
+        write_partials<DIM>(total, job, place);
+    else
+        end_group<DIM>(total, job, place, rows_of<DIM>(shared), true);
 }
 
-template <int DIM, enum dtype TYPE>
-static enum status launch(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
+/* --- groups --- */
+
+#define JOIN_THREADS 128
+
+/* Grid (T * ceil(H * d / 128)): a thread joins one element of a row over the groups that the row
+ * sees, which are consecutive, in order. */
+static __global__ void __launch_bounds__(JOIN_THREADS) attn_groups_kernel(struct attn_job job,
+                                                                          uint32_t n_blocks)
 {
-    const struct attention_params *p = &job->p;
-    uint32_t n_tiles = ceil_div(p->n_rows_max * job->n_shared, BLOCK_QUERIES);
-    dim3 grid(p->n_seqs * n_tiles, p->pool.n_kv_heads);
+    const struct attention_params &p = job.p;
+    uint32_t row = blockIdx.x / n_blocks, n_elements = p.n_heads * p.pool.head_dim;
+    uint32_t at = blockIdx.x % n_blocks * JOIN_THREADS + threadIdx.x;
+    const struct attn_seq seq = p.seqs[attn_find_seq(
+        p.seqs, p.n_seqs, row, [](const struct attn_seq &s, uint32_t) { return s.row0; })];
+    const struct attn_segment *segs = p.segments + seq.seg0;
+
+    if (attn_is_split(seq, job.n_partial_segs) || at >= n_elements)
+        return;
+    uint32_t head = at / p.pool.head_dim, pos = seq.pos0 + row - seq.row0;
+    uint32_t first = attn_first_segment(segs, seq.n_segs, attn_first_key(p.window, pos));
+    uint32_t end = attn_first_segment(segs, seq.n_segs, pos);
+    struct attn_joined joined;
+
+    attn_joined_clear(joined);
+    if (end < seq.n_segs && segs[end].pos0 <= pos)
+        end++; /* the segment with the row itself */
+    for (uint32_t i = first / ATTN_GROUP_SEGMENTS; first < end && i * ATTN_GROUP_SEGMENTS < end;
+         i++) {
+        size_t slot = (size_t)row * job.n_groups + i;
+        float2 ml = *attn_partial_ml(job, slot, head);
+        struct attn_joined group = {ml.x, ml.y, job.partials[slot * n_elements + at], true};
+
+        attn_joined_group(joined, group);
+    }
+    p.out[(size_t)row * n_elements + at] = joined.o * attn_inverse(joined.l);
+    if (p.lse && at % p.pool.head_dim == 0)
+        p.lse[(size_t)row * p.n_heads + head] = attn_lse(joined.m, joined.l);
+}
+
+/* --- launching --- */
+
+template <int DIM, enum dtype TYPE>
+static enum status launch(struct cuda_context *c, cudaStream_t s, const struct attn_job *job,
+                          uint32_t n_tiles)
+{
+    dim3 grid(n_tiles, job->p.pool.n_kv_heads, job->n_groups ? job->n_groups : 1);
     size_t n_bytes = layout<DIM>::CHUNKS * sizeof(uint4);
     enum status status = cuda_check(c, allow_shared(attn_prefill_kernel<DIM, TYPE>, n_bytes),
                                     "cudaFuncSetAttribute");
 
-    ASSERT(p->pool.n_kv_heads <= 65535 && (uint64_t)p->n_seqs * n_tiles <= INT32_MAX);
     if (status != OK)
         return status;
-    LAUNCH((attn_prefill_kernel<DIM, TYPE>), grid, THREADS, n_bytes, s, *job, n_tiles);
+    LAUNCH((attn_prefill_kernel<DIM, TYPE>), grid, THREADS, n_bytes, s, *job);
     return cuda_launched(c, "attn_prefill");
+}
+
+/* The groups that blocks share: where a block for each tile would leave half of the GPU idle, which
+ * has room for two on each multiprocessor, and the partial results fit. 0: a block walks all
+ * groups. */
+static uint32_t choose_groups(const struct cuda_context *c, const struct attn_job *job)
+{
+    const struct attention_params *p = &job->p;
+    uint32_t n_groups = ceil_div(p->n_segs_max, ATTN_GROUP_SEGMENTS);
+    uint64_t n_full = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + 1;
+    bool is_idle = n_full * p->pool.n_kv_heads < (uint64_t)c->n_sms;
+    bool fits = (uint64_t)p->n_rows * n_groups <= job->n_partial_segs && n_groups <= 65535;
+
+    return n_groups > 1 && is_idle && fits ? n_groups : 0;
 }
 
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
 {
-    return ATTN_FOR(job->p.pool, launch, c, s, job);
+    const struct attention_params *p = &job->p;
+    uint64_t n_tiles = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + p->n_seqs;
+    uint32_t n_blocks = ceil_div(p->n_heads * p->pool.head_dim, JOIN_THREADS);
+    struct attn_job prefill = *job;
+
+    ASSERT(p->pool.n_kv_heads <= 65535 && n_tiles <= INT32_MAX);
+    prefill.n_groups = choose_groups(c, job);
+    enum status status = ATTN_FOR(p->pool, launch, c, s, &prefill, (uint32_t)n_tiles);
+    if (status != OK || prefill.n_groups == 0)
+        return status;
+    ASSERT((uint64_t)p->n_rows * n_blocks <= INT32_MAX);
+    LAUNCH(attn_groups_kernel, p->n_rows * n_blocks, JOIN_THREADS, 0, s, prefill, n_blocks);
+    return cuda_launched(c, "attn_groups");
 }

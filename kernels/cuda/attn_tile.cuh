@@ -6,9 +6,14 @@
  *   tile     up to 64 keys, [64 i, 64 i + 64) of one segment: scores by mma over dimensions in
  *            ascending order, their maximum m, p = 2^(score - m), l = sum of p, o = sum of p * V
  *   segment  its tiles that the row sees, merged in ascending order
- *   row      its segments, merged in ascending order, then divided by l
+ *   group    its segments that the row sees, of ATTN_GROUP_SEGMENTS of the sequence, merged in
+ *            ascending order
+ *   row      its groups, merged in ascending order, then divided by l
  *
- * A tile or segment without a key that the row sees is skipped by selection, which changes no bit.
+ * Groups make the walk of a row short: several blocks can share it, and write one partial result
+ * for each group.
+ *
+ * A tile, segment or group without a key that the row sees is skipped by selection, which changes no bit.
  * A key that a row does not see has p = +0 and adds exactly 0, so it does not matter which other
  * rows share the mma. Scores are multiplied by log2(e), since the hardware has exp2. l sums p in
  * fp32 as in FlashAttention, while o uses p rounded to bf16: the log-sum-exp is then exact to fp32,
@@ -47,6 +52,7 @@
 #define ATTN_TILE 64
 #define ATTN_TILE_BLOCKS (ATTN_TILE / KV_BLOCK_TOKENS)
 #define ATTN_SEGMENT_TILES (KV_SEGMENT_TOKENS_MAX / ATTN_TILE)
+#define ATTN_GROUP_SEGMENTS 8
 #define ATTN_QUERIES 16 /* of one warp: the rows of an mma */
 #define ATTN_LOG2E 1.44269504088896341f
 #define ATTN_LN2 0.693147180559945309f
@@ -148,6 +154,36 @@ static __device__ __forceinline__ float attn_inverse(float l)
 static __device__ __forceinline__ float attn_lse(float m, float l)
 {
     return fmaf(m, ATTN_LN2, logf(l));
+}
+
+/* One element of o, with the maximum and the sum of its head. */
+struct attn_joined {
+    float m, l, o;
+    bool has_any;
+};
+
+static __device__ __forceinline__ void attn_joined_clear(struct attn_joined &s)
+{
+    s = {-INFINITY, 0, 0, false};
+}
+
+/* Join a segment to its group. */
+static __device__ __forceinline__ void attn_joined_add(struct attn_joined &s, float m, float l,
+                                                       float o)
+{
+    struct attn_weights w = attn_weigh(s.m, m);
+
+    s = {w.m, attn_join(s.l, l, w), attn_join(s.o, o, w), true};
+}
+
+/* Join a group to its row. The first one is taken as it is. */
+static __device__ __forceinline__ void attn_joined_group(struct attn_joined &row,
+                                                         const struct attn_joined &group)
+{
+    if (row.has_any)
+        attn_joined_add(row, group.m, group.l, group.o);
+    else
+        row = {group.m, group.l, group.o, true};
 }
 
 /* --- scores --- */

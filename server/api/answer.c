@@ -172,7 +172,7 @@ static void write_choice(struct writer *w, const struct call *call, const struct
             write_puts(w, ",");
             tool_answer_write(w, c->tools);
         }
-        write_puts(w, ",\"refusal\":null}");
+        write_puts(w, ",\"refusal\":null,\"annotations\":[]}"); /* those are of web searches */
     } else {
         write_puts(w, "\"text\":");
         write_json(w, buf_str(&c->text), c->text.len);
@@ -237,8 +237,13 @@ static void begin_frame(struct writer *w, const struct call *call, const struct 
 
 static void end_frame(struct writer *w, const struct call *call)
 {
-    /* Where usage was asked for, OpenAI writes the key in every frame. */
-    write_puts(w, call->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+    if (call->params.continuous_usage) {
+        write_puts(w, ",");
+        write_usage(w, call);
+    } else if (call->params.include_usage) {
+        write_puts(w, ",\"usage\":null"); /* as OpenAI, in every frame */
+    }
+    write_puts(w, "}\n\n");
 }
 
 static enum status write_begin(struct call *call, const struct choice *c, struct buf *out)

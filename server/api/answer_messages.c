@@ -50,7 +50,8 @@ static void write_usage(struct writer *w, const struct choice *c)
                  "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":%u,"
                  "\"cache_read_input_tokens\":%u,\"output_tokens\":%u,"
                  "\"output_tokens_details\":{\"thinking_tokens\":%" PRIu64
-                 "},\"service_tier\":\"standard\"}",
+                 "},\"cache_creation\":null,\"server_tool_use\":null,\"inference_geo\":null,"
+                 "\"service_tier\":\"standard\"}",
                  r->prompt.n_ids - n_cached - n_written, n_written, n_cached, c->n_taken,
                  c->n_thought_tokens);
 }
@@ -80,7 +81,8 @@ static void write_head(struct writer *w, const struct call *call)
 {
     write_puts(w, "{\"id\":");
     write_json(w, call->id, strlen(call->id));
-    write_puts(w, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
+    write_puts(w, ",\"type\":\"message\",\"role\":\"assistant\",\"container\":null,"
+                  "\"stop_details\":null,\"model\":");
     write_json(w, call->params.model, strlen(call->params.model));
     write_puts(w, ",\"content\":[");
 }
@@ -89,7 +91,7 @@ static void write_call_head(struct writer *w, const struct tool_call_view *v)
 {
     write_format(w, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", v->id);
     write_json(w, buf_str(v->name), v->name->len);
-    write_puts(w, ",\"input\":");
+    write_puts(w, ",\"caller\":{\"type\":\"direct\"},\"input\":");
 }
 
 static void end_signature(struct hash_state *h, char out[2 * SIGNATURE_BYTES + 1])
@@ -128,7 +130,7 @@ static const char *write_text(struct writer *w, const char *comma, const char *t
 {
     if (len == 0)
         return comma;
-    write_format(w, "%s{\"type\":\"text\",\"text\":", comma);
+    write_format(w, "%s{\"type\":\"text\",\"citations\":null,\"text\":", comma);
     write_json(w, text, len);
     write_puts(w, "}");
     return ",";
@@ -267,7 +269,7 @@ static void write_text_deltas(struct writer *w, struct messages_state *m, const 
         return;
     if (m->block != MESSAGES_TEXT) {
         begin_block(w, m, MESSAGES_TEXT);
-        write_puts(w, "{\"type\":\"text\",\"text\":\"\"}}\n\n");
+        write_puts(w, "{\"type\":\"text\",\"citations\":null,\"text\":\"\"}}\n\n");
     }
     write_text_delta(w, m, "text_delta", "text", text, len);
 }

@@ -129,10 +129,12 @@ static void write_response(struct writer *w, const struct call *call, const char
     write_puts(w, ",\"output\":[");
     write_buf(w, &st->output.items);
     write_puts(w, "]");
-    /* Before, OpenAI's answers have null, which breaks its schema. */
+    /* Until the end OpenAI's answers have null, which its schema forbids. */
     if (is_over(status) && call->choices) {
         write_usage(w, call);
         answer_write_documents(w, call);
+    } else {
+        write_puts(w, ",\"usage\":null");
     }
     write_puts(w, "}");
 }

@@ -26,6 +26,8 @@ void api_response(struct server *srv, struct http_exchange *x); /* /v1/responses
 void api_response_cancel(struct server *srv, struct http_exchange *x);
 void api_response_delete(struct server *srv, struct http_exchange *x);
 void api_embeddings(struct server *srv, struct http_exchange *x);
+void api_rerank(struct server *srv, struct http_exchange *x);
+void api_media(struct server *srv, struct http_exchange *x); /* 501 */
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);
 void api_model(struct server *srv, struct http_exchange *x); /* /v1/models/{id} */
@@ -33,6 +35,7 @@ void api_tokenize(struct server *srv, struct http_exchange *x);
 void api_detokenize(struct server *srv, struct http_exchange *x);
 void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
+void api_version(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_instances(struct server *srv, struct http_exchange *x);

@@ -1,9 +1,12 @@
-/* api_embeddings.c - POST /v1/embeddings, compatible with OpenAI's API and vLLM.
+/* api_embeddings.c - POST /v1/embeddings, compatible with OpenAI's API and vLLM, and POST
+ * /v1/rerank, compatible with Jina's, Cohere's and vLLM's: documents in the order of their vectors'
+ * similarity to that of the query.
  *
  * The handler turns the inputs into token ids, so that mistakes and limits are answered at once. A
  * job on the threads of embeddings.h computes the vectors and writes the answer. If the client
  * leaves, the job ends behind the input that it computes. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/json.h"
@@ -23,6 +26,8 @@
 
 #define ANSWER_BYTES_MAX (1u << 30)
 #define ENTRY_BYTES 64    /* of the JSON around a vector */
+#define RANKED_BYTES 96   /* of the JSON of a result, without its text */
+#define TEXT_FACTOR 3     /* a text of the answer may have more escapes than in the request */
 #define AROUND_BYTES 8192 /* around the list; the model's name has at most 4096 bytes */
 
 /* Exchange and job share it; the last reference frees it. */
@@ -33,6 +38,7 @@ struct embedding_call {
     struct http_job job;
     void *waker;
     atomic_uint refs;
+    char id[HTTP_ID_BYTES + 8];
     size_t n_reserved;   /* embeddings_reserve(); the exchange's */
     atomic_bool is_gone; /* the client left, or the server cancels */
     /* Of the job; of the exchange once is_over is set. */
@@ -49,6 +55,7 @@ static struct embedding_call *call_create(struct server *srv, struct http_exchan
         return NULL;
     c->srv = srv;
     c->tenant = caller_account(x)->tenant;
+    snprintf(c->id, sizeof c->id, "rerank-%s", http_id(x));
     atomic_init(&c->refs, 1);
     buf_init(&c->answer, ANSWER_BYTES_MAX);
     buf_init(&c->why, BUF_WHY_MAX);
@@ -67,17 +74,31 @@ static void call_unref(struct embedding_call *c)
 
 /* --- the job --- */
 
+/* Compute the vector of input i, and count it. */
+static enum status embed(struct embedding_call *c, uint32_t i, float *v)
+{
+    uint32_t n;
+    const uint32_t *ids = embedding_request_ids(&c->request, i, &n);
+    enum status s = atomic_load(&c->is_gone) ? ERR_CANCELLED : OK;
+
+    if (s == OK)
+        s = embedder_encode_ids(embeddings_embedder(c->srv->embeddings), ids, n, v, &c->why);
+    if (s != OK)
+        return s;
+    tally_add(c->srv->tally, TALLY_EMBEDDED_INPUTS, 1);
+    tally_add(c->srv->tally, TALLY_EMBEDDED_TOKENS, n);
+    atomic_fetch_add(&c->tenant->n_prompt_tokens, n);
+    return OK;
+}
+
 static enum status write_input(struct embedding_call *c, struct writer *w, uint32_t i, float *v)
 {
     const struct embedding_request *r = &c->request;
-    struct embedder *e = embeddings_embedder(c->srv->embeddings);
-    uint32_t n;
-    const uint32_t *ids = embedding_request_ids(r, i, &n);
-    enum status s = embedder_encode_ids(e, ids, n, v, &c->why);
+    enum status s = embed(c, i, v);
 
     if (s != OK)
         return s;
-    if (!vector_cut(v, embedder_dim(e), r->dim))
+    if (!vector_cut(v, embedder_dim(embeddings_embedder(c->srv->embeddings)), r->dim))
         return buf_why(&c->why, ERR_INVALID,
                        "dimensions: the first %u elements of the vector of input[%u] are all zero",
                        r->dim, i);
@@ -87,11 +108,77 @@ static enum status write_input(struct embedding_call *c, struct writer *w, uint3
     else
         vector_write(w, v, r->dim);
     write_puts(w, "}");
-    tally_add(c->srv->tally, TALLY_EMBEDDED_INPUTS, 1);
-    tally_add(c->srv->tally, TALLY_EMBEDDED_TOKENS, n);
-    atomic_fetch_add(&c->tenant->n_prompt_tokens, n);
     return w->status == OK ? OK
                            : buf_why(&c->why, w->status, "the answer does not fit into memory");
+}
+
+struct ranked {
+    uint32_t index;
+    double score; /* cosine */
+};
+
+/* The best first; equal scores in the order of the request. */
+static int by_score(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+static void write_ranking(struct embedding_call *c, const struct ranked *ranked)
+{
+    const struct embedding_request *r = &c->request;
+    uint32_t n_tokens = embedding_request_n_tokens(r);
+    struct writer w = {&c->answer, OK};
+
+    write_puts(&w, "{\"id\":");
+    write_json(&w, c->id, strlen(c->id));
+    write_puts(&w, ",\"model\":");
+    write_json(&w, r->model, strlen(r->model));
+    write_puts(&w, ",\"results\":[");
+    for (uint32_t i = 0; i < r->top_n; i++) {
+        const struct json *d = js_at(r->documents, ranked[i].index);
+        write_format(&w, "%s{\"index\":%u,\"relevance_score\":", i ? "," : "", ranked[i].index);
+        write_number(&w, ranked[i].score);
+        if (d) {
+            write_puts(&w, js_is(d, JS_OBJECT) ? ",\"document\":" : ",\"document\":{\"text\":");
+            if (w.status == OK)
+                w.status = js_write(w.out, d);
+            write_puts(&w, js_is(d, JS_OBJECT) ? "" : "}");
+        }
+        write_puts(&w, "}");
+    }
+    write_format(&w, "],\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}", n_tokens, n_tokens);
+    c->status =
+        w.status == OK ? OK : buf_why(&c->why, w.status, "the answer does not fit into memory");
+}
+
+/* Rank the documents. v [dim]: for the query. */
+static enum status rank(struct embedding_call *c, float *v)
+{
+    const struct embedding_request *r = &c->request;
+    uint32_t n = r->n - 1;
+    struct ranked *ranked = calloc(n, sizeof *ranked);
+    float *document = calloc(r->dim, sizeof *document);
+    enum status s =
+        v && ranked && document ? embed(c, 0, v) : buf_why(&c->why, ERR_NOMEM, "out of memory");
+
+    for (uint32_t i = 0; s == OK && i < n; i++) {
+        s = embed(c, i + 1, document);
+        ranked[i].index = i;
+        for (uint32_t k = 0; s == OK && k < r->dim; k++)
+            ranked[i].score += (double)v[k] * document[k];
+    }
+    if (s == OK) {
+        qsort(ranked, n, sizeof *ranked, by_score);
+        write_ranking(c, ranked);
+        s = c->status;
+    }
+    free(ranked);
+    free(document);
+    return s;
 }
 
 static enum status compute(struct embedding_call *c, float *v)
@@ -103,7 +190,7 @@ static enum status compute(struct embedding_call *c, float *v)
 
     write_puts(&w, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; s == OK && i < r->n; i++)
-        s = atomic_load(&c->is_gone) ? ERR_CANCELLED : write_input(c, &w, i, v);
+        s = write_input(c, &w, i, v);
     if (s != OK)
         return s;
     write_puts(&w, "],\"model\":");
@@ -118,7 +205,7 @@ static void run(void *arg)
     uint32_t dim = embedder_dim(embeddings_embedder(c->srv->embeddings));
     float *v = calloc(dim, sizeof *v);
 
-    c->status = compute(c, v);
+    c->status = c->request.ranks ? rank(c, v) : compute(c, v);
     free(v);
     atomic_store(&c->is_over, true);
     http_wake(c->waker); /* a late wake-up is harmless: http_slot.h */
@@ -164,7 +251,9 @@ static const struct http_async async = {.step = on_step, .gone = on_gone, .close
 static bool reserve(struct embedding_call *c, struct http_exchange *x)
 {
     const struct embedding_request *r = &c->request;
-    size_t bytes = AROUND_BYTES + r->n * (ENTRY_BYTES + vector_bytes(r->dim, r->base64));
+    size_t each = r->ranks ? RANKED_BYTES : ENTRY_BYTES + vector_bytes(r->dim, r->base64);
+    size_t texts = r->documents ? TEXT_FACTOR * http_body(x)->len : 0;
+    size_t bytes = AROUND_BYTES + r->n * each + texts;
 
     if (!embeddings_reserve(c->srv->embeddings, bytes)) {
         error_reply(x, ERR_BUSY, NULL, "too many vectors wait to be sent, try again later");
@@ -210,7 +299,10 @@ static void reply_error(struct http_exchange *x, enum status s, const struct buf
         error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
 }
 
-void api_embeddings(struct server *srv, struct http_exchange *x)
+typedef enum status read_fn(struct embedding_request *r, const struct embeddings *e,
+                            const struct json *body, struct buf *why);
+
+static void serve(struct server *srv, struct http_exchange *x, read_fn *read)
 {
     struct embedding_call *c;
     struct json *body;
@@ -224,8 +316,7 @@ void api_embeddings(struct server *srv, struct http_exchange *x)
     if (!body)
         return; /* body_read() has answered */
     c = call_create(srv, x);
-    enum status s =
-        c ? embedding_request_read(&c->request, srv->embeddings, body, &c->why) : ERR_NOMEM;
+    enum status s = c ? read(&c->request, srv->embeddings, body, &c->why) : ERR_NOMEM;
     js_unref(body);
     if (!c) {
         error_reply(x, s, NULL, "out of memory");
@@ -238,4 +329,14 @@ void api_embeddings(struct server *srv, struct http_exchange *x)
         reply_error(x, s, &c->why);
         call_unref(c);
     }
+}
+
+void api_embeddings(struct server *srv, struct http_exchange *x)
+{
+    serve(srv, x, embedding_request_read);
+}
+
+void api_rerank(struct server *srv, struct http_exchange *x)
+{
+    serve(srv, x, rerank_request_read);
 }

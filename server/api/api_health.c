@@ -1,11 +1,11 @@
-/* api_health.c - /health/live: the process answers. /health/ready and /health: the server accepts
- * requests. */
+/* api_health.c - /health/live: the process answers. /health/ready, /health and /ping: the server
+ * accepts requests. /version: its version. */
 #include "server/api/api.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
 #include "server/server.h"
 
-static void reply_status(struct http_exchange *x, const char *json)
+static void reply_json(struct http_exchange *x, const char *json)
 {
     struct buf body;
 
@@ -18,7 +18,7 @@ static void reply_status(struct http_exchange *x, const char *json)
 void api_health_live(struct server *srv, struct http_exchange *x)
 {
     (void)srv;
-    reply_status(x, "{\"status\":\"live\"}");
+    reply_json(x, "{\"status\":\"live\"}");
 }
 
 void api_health_ready(struct server *srv, struct http_exchange *x)
@@ -28,5 +28,11 @@ void api_health_ready(struct server *srv, struct http_exchange *x)
     else if (atomic_load(&srv->draining))
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
     else
-        reply_status(x, "{\"status\":\"ready\"}");
+        reply_json(x, "{\"status\":\"ready\"}");
+}
+
+void api_version(struct server *srv, struct http_exchange *x)
+{
+    (void)srv;
+    reply_json(x, "{\"version\":\"" TARN_VERSION "\"}");
 }

@@ -453,6 +453,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (call->params.tools.format && (s = tool_answer_create(&c->tools, &call->params.tools)) != OK)
         return buf_why(why, s, "out of memory");
     c->n_tops = call->params.n_tops;
+    c->tokens_as_ids = call->params.tokens_as_ids;
     if (call->params.echo && call->params.logprobs) {
         c->first = &call->choices[prompt_index * call->params.best_of];
         c->scored = c->first->request;

@@ -19,6 +19,7 @@
 void documents_init(struct documents *d, const struct server *srv, bool in_template)
 {
     *d = (struct documents){.in_template = in_template,
+                            .template_leads = srv->kit.documents_lead,
                             .n_bytes_max = ((size_t)srv->info->max_model_len + 1024) * TOKEN_BYTES};
 }
 
@@ -288,13 +289,14 @@ static enum status add_entry(struct documents *d, const struct json *entry, size
                    js_type_name(js_typeof(entry)));
 }
 
-static enum status choose_place(struct documents *d, const struct server *srv,
+static enum status choose_place(struct documents *d, const struct chat_kit *kit,
                                 const struct json *body, bool is_chat, struct buf *why)
 {
     const char *place = NULL;
     enum status s = js_get_str(body, "documents_placement", &place, NULL, why);
 
-    d->in_template = is_chat && srv->documents_lead;
+    d->template_leads = kit->documents_lead;
+    d->in_template = is_chat && kit->documents_lead;
     if (s != OK || !place)
         return s;
     d->in_template = strcmp(place, "template") == 0;
@@ -304,7 +306,7 @@ static enum status choose_place(struct documents *d, const struct server *srv,
                        place);
     if (!is_chat)
         return buf_why(why, ERR_INVALID, "documents_placement: only chats have a choice");
-    if (d->in_template && !chat_template_uses(srv->template, "documents"))
+    if (d->in_template && !chat_template_uses(kit->template, "documents"))
         return buf_why(why, ERR_INVALID,
                        "documents_placement: the chat template of this model renders no documents");
     return OK;
@@ -333,7 +335,11 @@ enum status documents_read(struct documents *d, const struct server *srv, const 
     bool echo = false;
 
     documents_init(d, srv, false);
-    enum status s = choose_place(d, srv, body, is_chat, why);
+    const struct chat_kit *kit;
+    enum status s = chat_kit_get(&kit, srv, body, why);
+    if (s == OK)
+        s = choose_place(d, kit, body, is_chat, why);
+    chat_kit_put(srv, kit);
     if (s == OK)
         s = choose_order(d, body, why);
     if (s == OK)

@@ -77,6 +77,7 @@ struct documents {
     size_t n_bytes, n_bytes_max; /* of texts */
     bool in_template;            /* at the template's own place, not at the end of the system
                                     message */
+    bool template_leads;         /* documents_lead() of the template */
     bool wants_citations;
     enum documents_order order;
     uint32_t n_fixed; /* leading documents that keep their places whatever the order is */

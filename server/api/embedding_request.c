@@ -17,6 +17,15 @@ static const char *const fields[] = {
     "input", "model",      "encoding_format",        "dimensions",
     "user",  "input_type", "truncate_prompt_tokens", "add_special_tokens"};
 
+static const char *const rerank_fields[] = {"model",
+                                            "query",
+                                            "documents",
+                                            "top_n",
+                                            "return_documents",
+                                            "max_tokens_per_doc",
+                                            "user",
+                                            "truncate_prompt_tokens"};
+
 /* The fields that count for all inputs of a request. */
 struct reading {
     struct embedding_request *r;
@@ -222,8 +231,89 @@ enum status embedding_request_read(struct embedding_request *r, const struct emb
     return s;
 }
 
+/* --- rerank --- */
+
+static enum status read_rerank_options(struct reading *g, const struct json *body)
+{
+    int64_t max = embedder_max_tokens(g->embedder), top_n = EMBEDDING_N_INPUTS_MAX, cut_to = 0;
+    bool repeats = false;
+    const char *user = NULL;
+    enum status s = js_get_i64(body, "top_n", 1, INT32_MAX, &top_n, g->why);
+
+    if (s == OK)
+        s = js_get_bool(body, "return_documents", &repeats, g->why);
+    if (s == OK)
+        s = js_get_str(body, "user", &user, NULL, g->why);
+    if (s == OK)
+        s = read_cut(g, body);
+    if (s == OK)
+        s = js_get_i64(body, "max_tokens_per_doc", 1, INT32_MAX, &cut_to, g->why);
+    if (g->cut_to == 0) /* unlike embeddings, rankings cut long texts, as Jina's and Cohere's do */
+        g->cut_to = (uint32_t)(cut_to > 0 && cut_to < max ? cut_to : max);
+    g->r->top_n = (uint32_t)top_n;
+    if (s == OK && repeats && !(g->r->documents = js_copy_deep(js_get(body, "documents"))))
+        s = buf_why(g->why, ERR_NOMEM, "out of memory");
+    return s;
+}
+
+/* Read one text: a string, or the member "text" of an object. */
+static enum status read_ranked(struct reading *g, const struct json *v, const char *name)
+{
+    const struct json *text = js_is(v, JS_OBJECT) ? js_get(v, "text") : v;
+
+    if (!js_is(text, JS_STRING))
+        return buf_why(g->why, ERR_INVALID, "%s: expected a text or an object with one, got %s",
+                       name, js_type_name(js_typeof(v)));
+    return read_input(g, text, name);
+}
+
+static enum status read_documents(struct reading *g, const struct json *body)
+{
+    const struct json *list = js_get_set(body, "documents");
+    char name[NAME_BYTES];
+    enum status s = OK;
+
+    if (!js_is(list, JS_ARRAY) || js_len(list) == 0 || js_len(list) >= EMBEDDING_N_INPUTS_MAX)
+        return buf_why(g->why, ERR_INVALID, "documents: expected an array of 1 to %d texts",
+                       EMBEDDING_N_INPUTS_MAX - 1);
+    g->r->ends = calloc(js_len(list) + 1, sizeof *g->r->ends);
+    if (!g->r->ends)
+        return buf_why(g->why, ERR_NOMEM, "out of memory");
+    g->role = EMBEDDER_QUERY;
+    s = read_ranked(g, js_get(body, "query"), "query");
+    g->role = EMBEDDER_DOCUMENT;
+    for (size_t i = 0; s == OK && i < js_len(list); i++) {
+        snprintf(name, sizeof name, "documents[%zu]", i);
+        s = read_ranked(g, js_at(list, i), name);
+    }
+    return s;
+}
+
+enum status rerank_request_read(struct embedding_request *r, const struct embeddings *e,
+                                const struct json *body, struct buf *why)
+{
+    struct reading g = {
+        .r = r, .embedder = embeddings_embedder(e), .add_special = true, .why = why};
+
+    *r = (struct embedding_request){.ranks = true, .dim = embedder_dim(g.embedder)};
+    buf_init(&r->ids, EMBEDDING_N_TOKENS_MAX * sizeof(uint32_t));
+    buf_init(&g.scratch, EMBEDDER_IDS_BYTES_MAX);
+    unknown_fields_find(&r->unknown, body, "", rerank_fields, ARRAY_SIZE(rerank_fields));
+    enum status s = read_model(r, e, body, why);
+    if (s == OK)
+        s = read_rerank_options(&g, body);
+    if (s == OK)
+        s = read_documents(&g, body);
+    if (s == OK && r->top_n > r->n - 1)
+        r->top_n = r->n - 1;
+    buf_fini(&g.scratch);
+    return s;
+}
+
 void embedding_request_fini(struct embedding_request *r)
 {
+    js_unref(r->documents);
+    r->documents = NULL;
     free(r->ends);
     r->ends = NULL;
     buf_fini(&r->ids);

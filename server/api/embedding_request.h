@@ -36,6 +36,10 @@ struct embedding_request {
     struct buf ids;    /* of uint32_t, input by input */
     uint32_t dim;      /* elements that are answered */
     bool base64;
+    /* Of rerank_request_read(): input 0 is the query. */
+    bool ranks;
+    uint32_t top_n;         /* results that are answered, at most n - 1 */
+    struct json *documents; /* a copy of the field, where the answer repeats them; else NULL */
     struct unknown_fields unknown; /* also after an error */
 };
 
@@ -43,6 +47,9 @@ struct embedding_request {
 NODISCARD enum status embedding_request_read(struct embedding_request *r,
                                              const struct embeddings *e, const struct json *body,
                                              struct buf *why);
+/* The same for a request that ranks documents by a query. */
+NODISCARD enum status rerank_request_read(struct embedding_request *r, const struct embeddings *e,
+                                          const struct json *body, struct buf *why);
 void embedding_request_fini(struct embedding_request *r);
 
 uint32_t embedding_request_n_tokens(const struct embedding_request *r);

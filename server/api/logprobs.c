@@ -20,13 +20,14 @@ static const char *token_bytes(const struct server *srv, uint32_t id, size_t *le
 
 /* Write a token as a JSON string. prefix: put before bytes that are not UTF-8; "" in chats. In text
  * completions a token is a key of an object, too, and parsers such as Jansson refuse keys with
- * U+0000: a token with that character is written as bytes there. */
-static void write_token(struct writer *w, const struct server *srv, uint32_t id, const char *prefix)
+ * U+0000: a token with that character is written as bytes there. as_id: write its id instead. */
+static void write_token(struct writer *w, const struct server *srv, uint32_t id, const char *prefix,
+                        bool as_id)
 {
     size_t len;
     const char *bytes = token_bytes(srv, id, &len);
 
-    if (!srv->tokenizer) {
+    if (as_id || !srv->tokenizer) {
         write_format(w, "\"token_id:%u\"", id);
         return;
     }
@@ -56,13 +57,14 @@ static void write_comma(struct writer *w)
 /* --- chats --- */
 
 /* Write "token":..., "logprob":..., "bytes":[...]. */
-static void write_chat_token(struct writer *w, const struct server *srv, uint32_t id, float logprob)
+static void write_chat_token(struct writer *w, const struct server *srv, uint32_t id, float logprob,
+                             bool as_id)
 {
     size_t len;
     const char *bytes = token_bytes(srv, id, &len);
 
     write_puts(w, "{\"token\":");
-    write_token(w, srv, id, "");
+    write_token(w, srv, id, "", as_id);
     write_puts(w, ",\"logprob\":");
     write_logprob(w, logprob);
     write_puts(w, ",\"bytes\":[");
@@ -78,12 +80,12 @@ enum status logprobs_add_chat(struct choice *c, const struct server *srv, uint32
     struct writer w = {&c->lp[LP_CONTENT], OK};
 
     write_comma(&w);
-    write_chat_token(&w, srv, t->id, t->logprob);
+    write_chat_token(&w, srv, t->id, t->logprob, c->tokens_as_ids);
     write_puts(&w, ",\"top_logprobs\":[");
     for (uint32_t k = 0; k < c->n_tops; k++) {
         const struct out_top *top = &c->request->out_top[(size_t)i * n_kept + k];
         write_puts(&w, k ? "," : "");
-        write_chat_token(&w, srv, top->id, top->logprob);
+        write_chat_token(&w, srv, top->id, top->logprob, c->tokens_as_ids);
         write_puts(&w, "}");
     }
     write_puts(&w, "]}");
@@ -97,6 +99,7 @@ struct scored_token {
     struct out_token token;
     const struct out_top *tops; /* [n_tops] */
     uint32_t n_tops;
+    bool as_ids; /* write ids instead of texts */
 };
 
 /* Whether two ids have the same text, such as a byte token and the token of that character. */
@@ -108,10 +111,12 @@ static bool is_written_alike(const struct server *srv, uint32_t a, uint32_t b)
     return a == b || (srv->tokenizer && a_len == b_len && memcmp(a_bytes, b_bytes, a_len) == 0);
 }
 
-static bool is_among(const struct server *srv, const struct out_top *tops, uint32_t n, uint32_t id)
+/* Whether one of the n best is written as this id is. */
+static bool is_among(const struct server *srv, const struct scored_token *t, uint32_t n,
+                     uint32_t id)
 {
     for (uint32_t k = 0; k < n; k++)
-        if (is_written_alike(srv, tops[k].id, id))
+        if (t->tops[k].id == id || (!t->as_ids && is_written_alike(srv, t->tops[k].id, id)))
             return true;
     return false;
 }
@@ -126,10 +131,10 @@ static void write_tops(struct writer *w, const struct server *srv, const struct 
     for (uint32_t k = 0; k <= t->n_tops; k++) {
         bool is_top = k < t->n_tops;
         uint32_t id = is_top ? t->tops[k].id : t->token.id;
-        if (is_among(srv, t->tops, k, id))
+        if (is_among(srv, t, k, id))
             continue;
         write_puts(w, separator);
-        write_token(w, srv, id, "bytes:");
+        write_token(w, srv, id, "bytes:", t->as_ids);
         write_puts(w, ":");
         write_logprob(w, is_top ? t->tops[k].logprob : t->token.logprob);
         separator = ",";
@@ -148,7 +153,7 @@ static enum status add_token(struct choice *c, const struct server *srv,
         w[k] = (struct writer){&c->lp[k], OK};
         write_comma(&w[k]);
     }
-    write_token(&w[LP_TOKENS], srv, t->token.id, "bytes:");
+    write_token(&w[LP_TOKENS], srv, t->token.id, "bytes:", t->as_ids);
     if (is_first) {
         write_puts(&w[LP_VALUES], "null");
         write_puts(&w[LP_TOPS], "null");
@@ -176,7 +181,8 @@ enum status logprobs_add_completion(struct choice *c, const struct server *srv, 
 {
     const struct request *r = c->request;
     uint32_t n_kept = r->sampling.n_logprobs;
-    struct scored_token t = {r->out[i], n_kept ? r->out_top + (size_t)i * n_kept : NULL, c->n_tops};
+    struct scored_token t = {r->out[i], n_kept ? r->out_top + (size_t)i * n_kept : NULL, c->n_tops,
+                             c->tokens_as_ids};
     enum status s = add_token(c, srv, &t, false);
     struct buf piece;
 
@@ -233,7 +239,7 @@ enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint
     const struct request *r = c->scored;
     uint32_t n_kept = r->sampling.n_logprobs;
     struct scored_token t = {r->prompt_out[i], n_kept ? r->prompt_top + (size_t)i * n_kept : NULL,
-                             c->n_tops};
+                             c->n_tops, c->tokens_as_ids};
 
     t.token.id = r->prompt.ids[i];
     enum status s = add_token(c, srv, &t, i == 0);
@@ -270,7 +276,7 @@ static void write_ranked(struct writer *w, const struct server *srv, struct out_
         write_format(w, ",\"rank\":%u,\"decoded_token\":", rank);
     else
         write_puts(w, ",\"rank\":null,\"decoded_token\":");
-    write_token(w, srv, t.id, "");
+    write_token(w, srv, t.id, "", false);
     write_puts(w, "}");
 }
 

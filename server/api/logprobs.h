@@ -7,8 +7,8 @@
  *
  * A token that is not valid UTF-8 by itself (a part of a character) is written with backslashes, as
  * OpenAI does: "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats. So is a token with the
- * character U+0000 in text completions, where tokens are keys of objects. Without a tokenizer a
- * token is written "token_id:5", as in vLLM.
+ * character U+0000 in text completions, where tokens are keys of objects. Without a tokenizer,
+ * and with return_tokens_as_token_ids, a token is written "token_id:5", as in vLLM.
  *
  * Owns    nothing: the lists belong to the choice.
  * Thread  the HTTP thread of the exchange.

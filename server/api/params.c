@@ -71,6 +71,7 @@ static const struct field fields[] = {
     {"skip_special_tokens", FINE, NULL},
     {"include_stop_str_in_output", FINE, NULL},
     {"return_token_ids", FINE, NULL},
+    {"return_tokens_as_token_ids", FINE, NULL},
     {"priority", FINE, NULL},
     {"slo_ttft_ms", FINE, NULL},
     {"slo_tpot_ms", FINE, NULL},
@@ -124,7 +125,7 @@ static const struct field fields[] = {
     {"web_search_options", NOT_SET, NULL},
     {"suffix", NOT_SET, NULL},
     {"use_beam_search", NOT_SET, NULL},
-    {"chat_template", NOT_SET, "the server's operator sets it with --chat-template"},
+    {"chat_template", FINE, NULL},
     {"kv_transfer_params", NOT_SET, NULL},
     {"prompt_embeds", NOT_SET, NULL},
 };
@@ -320,21 +321,28 @@ static enum status parse_sampling(struct params *p, const struct server *srv,
     return s == OK ? get_seed(body, &sm->seed, why) : s;
 }
 
+/* Read a number of alternatives. vLLM's -1, all tokens, would be megabytes of JSON per token. */
+static enum status get_n_logprobs(const struct json *body, const char *name, uint32_t *n,
+                                  struct buf *why)
+{
+    const struct json *v = js_get_set(body, name);
+
+    if (v && js_is(v, JS_INT) && js_int(v) == -1)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "%s: -1, all tokens of the vocabulary, is not supported; ask for at most %d",
+                       name, SAMPLING_N_LOGPROBS_MAX);
+    return get_u32(body, name, 0, SAMPLING_N_LOGPROBS_MAX, n, why);
+}
+
 /* Read prompt_logprobs. The engine keeps as many alternatives of prompt and answer as the greater
  * of the two fields asks for. */
 static enum status parse_prompt_logprobs(struct params *p, const struct json *body, struct buf *why)
 {
-    const struct json *v = js_get_set(body, "prompt_logprobs");
     uint32_t n = 0;
 
-    if (!v)
+    if (!js_get_set(body, "prompt_logprobs"))
         return OK;
-    if (js_is(v, JS_INT) && js_int(v) == -1)
-        return buf_why(why, ERR_UNSUPPORTED,
-                       "prompt_logprobs: -1, all tokens of the vocabulary, is not supported; ask "
-                       "for at most %d",
-                       SAMPLING_N_LOGPROBS_MAX);
-    enum status s = get_u32(body, "prompt_logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &n, why);
+    enum status s = get_n_logprobs(body, "prompt_logprobs", &n, why);
     if (s != OK)
         return s;
     p->prompt_logprobs = true;
@@ -351,11 +359,11 @@ static enum status parse_logprobs(struct params *p, const struct json *body, enu
 
     if (kind == PARAMS_COMPLETION) {
         p->logprobs = js_get_set(body, "logprobs") != NULL;
-        s = get_u32(body, "logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &p->n_tops, why);
+        s = get_n_logprobs(body, "logprobs", &p->n_tops, why);
     } else {
         s = js_get_bool(body, "logprobs", &p->logprobs, why);
         if (s == OK)
-            s = get_u32(body, "top_logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &p->n_tops, why);
+            s = get_n_logprobs(body, "top_logprobs", &p->n_tops, why);
         if (s == OK && p->n_tops > 0 && !p->logprobs)
             s = buf_why(why, ERR_INVALID, "top_logprobs: needs logprobs to be true");
     }
@@ -464,7 +472,8 @@ static enum status parse_stopping(struct params *p, const struct server *srv,
 /* --- the rest --- */
 
 /* include_obfuscation asks for padding of the frames, which Tarn does not add. */
-static const char *const stream_options[] = {"include_usage", "include_obfuscation"};
+static const char *const stream_options[] = {"include_usage", "continuous_usage_stats",
+                                             "include_obfuscation"};
 
 static enum status parse_stream(struct params *p, const struct json *body, struct buf *why)
 {
@@ -483,6 +492,8 @@ static enum status parse_stream(struct params *p, const struct json *body, struc
                         ARRAY_SIZE(stream_options));
     buf_init(&inner, BUF_WHY_MAX / 2);
     s = js_get_bool(options, "include_usage", &p->include_usage, &inner);
+    if (s == OK)
+        s = js_get_bool(options, "continuous_usage_stats", &p->continuous_usage, &inner);
     if (s != OK)
         buf_why(why, s, "stream_options.%s", buf_str(&inner));
     buf_fini(&inner);
@@ -605,6 +616,8 @@ static enum status parse_flags(struct params *p, const struct server *srv, const
     if (s == OK)
         s = js_get_bool(body, "return_token_ids", &p->return_token_ids, why);
     if (s == OK)
+        s = js_get_bool(body, "return_tokens_as_token_ids", &p->tokens_as_ids, why);
+    if (s == OK)
         s = js_get_bool(body, "add_special_tokens", &p->add_special, why);
     if (s == OK && kind == PARAMS_COMPLETION)
         s = js_get_bool(body, "echo", &p->echo, why);
@@ -615,28 +628,43 @@ static enum status parse_flags(struct params *p, const struct server *srv, const
     return s == OK ? parse_truncation(p, srv, body, why) : s;
 }
 
-static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
-                              enum params_kind kind, struct buf *why)
+/* Read the form of the answers, the tools, and how reasoning is told apart. */
+static enum status parse_form_with(struct params *p, const struct server *srv,
+                                   const struct chat_kit *kit, const struct json *body,
+                                   enum params_kind kind, struct buf *why)
 {
     struct structured_place place = {NULL, p->stopping.shown, 0};
-    enum status s = js_get_bool(body, "include_reasoning", &p->include_reasoning, why);
 
-    if (kind == PARAMS_CHAT && srv->reasoning && srv->tokenizer) {
-        p->reasoning = place.reasoning = srv->reasoning;
+    if (kind == PARAMS_CHAT && kit->reasoning && srv->tokenizer) {
+        p->reasoning = place.reasoning = kit->reasoning;
         for (int i = 0; i < 2; i++) {
             stopping_show(&p->stopping, srv->tokenizer, p->reasoning->begins[i]);
             stopping_show(&p->stopping, srv->tokenizer, p->reasoning->ends[i]);
         }
         place.n_shown = p->stopping.n_shown;
     }
+    enum status s = structured_read(srv->structured, body, &place, &p->grammar, why);
     if (s == OK)
-        s = structured_read(srv->structured, body, &place, &p->grammar, why);
-    if (s == OK)
-        s = tools_read(&p->tools, &p->grammar, &p->stopping, srv, body, kind == PARAMS_CHAT, why);
+        s = tools_read(&p->tools, &p->grammar, &p->stopping, srv, kit, body, kind == PARAMS_CHAT,
+                       why);
     if (s == OK && p->grammar && p->stopping.ignore_eos)
         s = buf_why(why, ERR_INVALID,
                     "ignore_eos: an answer of a given form ends where the form does; leave one of "
                     "them out");
+    return s;
+}
+
+static enum status parse_form(struct params *p, const struct server *srv, const struct json *body,
+                              enum params_kind kind, struct buf *why)
+{
+    const struct chat_kit *kit = &srv->kit;
+    enum status s = js_get_bool(body, "include_reasoning", &p->include_reasoning, why);
+
+    if (s == OK && kind == PARAMS_CHAT)
+        s = chat_kit_get(&kit, srv, body, why);
+    if (s == OK)
+        s = parse_form_with(p, srv, kit, body, kind, why);
+    chat_kit_put(srv, kit);
     return s;
 }
 

@@ -56,11 +56,13 @@ struct params {
     double slo_ttft_ms, slo_tpot_ms; /* targets; 0: none */
     bool stream;
     bool include_usage;
+    bool continuous_usage;          /* usage so far in every frame */
     bool logprobs;                  /* n_tops alternatives beside the token's own */
     bool prompt_logprobs;           /* n_prompt_tops beside the token's own; no stream */
     uint32_t n_tops, n_prompt_tops; /* sampling.n_logprobs is the greater one */
     uint32_t n_truncated;           /* leave the last tokens of each prompt; 0: all */
     bool return_token_ids;
+    bool tokens_as_ids;            /* return_tokens_as_token_ids: of logprobs */
     bool echo;                     /* completions */
     bool add_special;              /* add_special_tokens: completions true, chat false */
     bool has_service_tier;         /* service_tier was set, so the answer contains it */

@@ -356,7 +356,7 @@ static size_t last_of_user(const struct json *messages)
 
 /* Make the template's messages. asks: ask for citations in the last message of a user. Adds to
  * *calls (of struct chat_history_calls) the tool calls that were written as text. */
-static enum status make_messages(struct json **out, struct buf *calls, const struct server *srv,
+static enum status make_messages(struct json **out, struct buf *calls, const struct chat_kit *kit,
                                  const struct json *body, const struct buf *documents, bool asks,
                                  struct mark *mark, struct buf *why)
 {
@@ -372,7 +372,7 @@ static enum status make_messages(struct json **out, struct buf *calls, const str
         return buf_why(why, ERR_INVALID, "messages: expected 1 to %d entries, got %zu",
                        N_MESSAGES_MAX, n);
     struct chat_history history;
-    enum status s = chat_history_init(&history, &srv->chat_traits);
+    enum status s = chat_history_init(&history, &kit->traits);
     size_t asking = asks ? last_of_user(given) : SIZE_MAX;
     for (size_t i = 0; s == OK && i < n; i++)
         s = push_message(&history, js_at(given, i), i, documents, i == asking, mark, why);
@@ -424,8 +424,9 @@ static enum status set_effort(struct json *context, const struct json *effort)
 
 /* Make the template's context. Takes ownership of messages and documents. */
 static enum status make_context(struct json **out, const struct server *srv,
-                                const struct json *body, const struct chat_flags *flags,
-                                struct json *messages, struct json *documents, struct buf *why)
+                                const struct chat_kit *kit, const struct json *body,
+                                const struct chat_flags *flags, struct json *messages,
+                                struct json *documents, struct buf *why)
 {
     const struct json *extra = js_get_set(body, "chat_template_kwargs"), *tools = NULL;
     struct json *c = js_new_object();
@@ -449,7 +450,7 @@ static enum status make_context(struct json **out, const struct server *srv,
     if (s == OK)
         s = js_set(c, "add_generation_prompt", js_new_bool(flags->add_generation_prompt));
     if (s == OK)
-        s = tools_check(srv, body, &tools, why);
+        s = tools_check(kit, body, &tools, why);
     /* Hugging Face defines absent tools and documents as null; templates may rely on it. */
     if (s == OK)
         s = js_set(c, "tools", tools ? js_copy_deep(tools) : js_new_null());
@@ -508,6 +509,7 @@ static enum status find_final(const struct buf *text, size_t start, const struct
 /* The input of a rendering. */
 struct chat {
     const struct server *srv;
+    const struct chat_kit *kit;
     const struct json *body;
     struct chat_flags flags;
     bool in_template, wants_citations; /* of the documents */
@@ -540,7 +542,7 @@ static enum status render_context(const struct chat *chat, const struct json *co
         s = provenance_collect(&texts, context, calls, documents_len, own);
     }
     if (s == OK) {
-        s = chat_template_render_marked(chat->srv->template, context, chat->now_s,
+        s = chat_template_render_marked(chat->kit->template, context, chat->now_s,
                                         (const struct chat_text *)(const void *)texts.data,
                                         texts.len / sizeof(struct chat_text), out, untrusted,
                                         &inner);
@@ -557,7 +559,7 @@ static enum status render_context(const struct chat *chat, const struct json *co
 /* Find out where the end of the rendered text stands in the reasoning. */
 static void find_reasoning(struct chat *chat, const struct json *messages, const struct buf *out)
 {
-    const struct reasoning_format *f = chat->srv->reasoning;
+    const struct reasoning_format *f = chat->kit->reasoning;
     const struct json *final = js_get(js_at(messages, js_len(messages) - 1), "content");
     size_t len = 0;
     const char *text = js_is(final, JS_STRING) ? js_string(final, &len) : NULL;
@@ -584,11 +586,11 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
     if (documents && !chat->in_template)
         s = documents_write(documents, chat->wants_citations, &system_text, &own);
     if (s == OK)
-        s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text,
+        s = make_messages(&messages, &calls, chat->kit, chat->body, &system_text,
                           documents && chat->in_template && chat->wants_citations, chat->mark,
                           chat->why);
     if (s == OK)
-        s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
+        s = make_context(&context, chat->srv, chat->kit, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
     if (s == OK)
         s = render_context(chat, context, &calls, system_text.len, &own, out, untrusted);
@@ -666,11 +668,15 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
     return s == OK ? OK : prompt_say_tokenizing(p, s, chat->why);
 }
 
-/* Open a rendering of the body's chat with these documents. */
+/* Open a rendering of the body's chat with these documents; close_chat() it in every case. */
 static enum status open_chat(struct chat *chat, struct documents *d, const struct server *srv,
                              const struct json *body, struct buf *why)
 {
+    const struct chat_kit *kit;
+    enum status s = chat_kit_get(&kit, srv, body, why);
+
     *chat = (struct chat){.srv = srv,
+                          .kit = kit,
                           .body = body,
                           .in_template = d->in_template,
                           .wants_citations = d->wants_citations,
@@ -678,15 +684,21 @@ static enum status open_chat(struct chat *chat, struct documents *d, const struc
                           .now_s = (int64_t)(clock_unix_ns() / 1000000000u),
                           .parse_special = srv->config->parse_special,
                           .why = why};
-    enum status s = js_get_bool(body, "parse_special", &chat->parse_special, why);
+    if (s == OK)
+        s = js_get_bool(body, "parse_special", &chat->parse_special, why);
     return s == OK ? read_flags(&chat->flags, body, why) : s;
+}
+
+static void close_chat(struct chat *chat)
+{
+    chat_kit_put(chat->srv, chat->kit);
 }
 
 static enum status read_documents(struct documents *d, const struct server *srv,
                                   const struct json *body, struct buf *why)
 {
     *d = (struct documents){0};
-    if (!srv->template)
+    if (!srv->template && !js_get_set(body, "chat_template"))
         return buf_why(why, ERR_UNSUPPORTED,
                        "messages: this model has no chat template; start the server with "
                        "--chat-template or use /v1/completions");
@@ -700,13 +712,15 @@ enum status prompt_render_chat(const struct server *srv, const struct json *body
     struct chat chat;
     enum status s = read_documents(&documents, srv, body, why);
 
-    if (s == OK)
-        s = open_chat(&chat, &documents, srv, body, why);
-    if (s == OK)
-        s = render(&chat, documents.list, out, NULL);
     if (s == OK) {
-        out->len = chat.n_kept;
-        out->data[out->len] = '\0';
+        s = open_chat(&chat, &documents, srv, body, why);
+        if (s == OK)
+            s = render(&chat, documents.list, out, NULL);
+        if (s == OK) {
+            out->len = chat.n_kept;
+            out->data[out->len] = '\0';
+        }
+        close_chat(&chat);
     }
     documents_fini(&documents);
     return s;
@@ -717,6 +731,7 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
                               struct buf *out, size_t *first, struct buf *why)
 {
     struct chat chat = {.srv = srv,
+                        .kit = &srv->kit,
                         .body = body,
                         .flags = {.add_generation_prompt = true},
                         .in_template = in_template,
@@ -806,7 +821,10 @@ enum status prompt_from_chat_with(struct prompt *p, const struct server *srv,
     enum status s = open_chat(&chat, d, srv, body, why);
 
     chat.add_special = add_special;
-    return s == OK ? prompt_with_documents(p, srv, d, encode_chat, &chat, why) : s;
+    if (s == OK)
+        s = prompt_with_documents(p, srv, d, encode_chat, &chat, why);
+    close_chat(&chat);
+    return s;
 }
 
 enum status prompt_from_chat(struct prompt *p, const struct server *srv, const struct json *body,

@@ -11,8 +11,7 @@
 #define TEXT_BYTES_MAX (256u << 20)
 
 /* Set the fields of the prompt that the answer reports about its documents. */
-static void note_documents(struct prompt *p, const struct server *srv, struct documents *d,
-                           const struct spans *spans)
+static void note_documents(struct prompt *p, struct documents *d, const struct spans *spans)
 {
     for (uint32_t i = 0; i < d->n && spans_n_places(spans) == d->n; i++) {
         d->uses[i].begin_id = spans_place(spans, i)->begin_id;
@@ -26,7 +25,7 @@ static void note_documents(struct prompt *p, const struct server *srv, struct do
     p->documents_have_moved =
         d->order == DOCUMENTS_BY_ID || (d->order == DOCUMENTS_BY_CACHE && p->scope);
     snprintf(p->documents_note, sizeof p->documents_note, "%s", spans->reason);
-    if (d->in_template && !srv->documents_lead && !spans->reason[0])
+    if (d->in_template && !d->template_leads && !spans->reason[0])
         snprintf(p->documents_note, sizeof p->documents_note,
                  "the template puts documents behind the request's own text, so nothing of them "
                  "can be reused");
@@ -58,7 +57,7 @@ enum status prompt_with_documents(struct prompt *p, const struct server *srv, st
     }
     p->wants_citations = d->wants_citations;
     if (s == OK && d->n > 0)
-        note_documents(p, srv, d, &spans);
+        note_documents(p, d, &spans);
     spans_fini(&spans);
     return s;
 }

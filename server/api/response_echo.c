@@ -96,7 +96,6 @@ enum status response_ask_write(const struct response_ask *a, const struct params
     write_tools(&w, js_get_set(body, "tools"));
     write_member(&w, body, "top_logprobs", "0");
     write_member(&w, body, "truncation", "\"disabled\"");
-    if (js_get_set(body, "user")) /* not null in OpenAI's schema */
-        write_member(&w, body, "user", "null");
+    write_member(&w, body, "user", "null"); /* as OpenAI's answers, against its schema */
     return w.status;
 }

@@ -55,6 +55,7 @@ struct choice {
     struct buf ids;              /* "1,2,3", if wanted */
     struct buf lp[LP_N];         /* list members, separated by commas, if wanted */
     uint32_t n_tops;             /* alternatives written per token; set by the owner */
+    bool tokens_as_ids;          /* logprobs have "token_id:5" for a token; set by the owner */
     struct buf ranked;           /* members of prompt_logprobs: of a prompt's first answer */
     uint32_t n_ranked;           /* prompt tokens written there */
     /* For text_offset: */

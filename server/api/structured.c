@@ -236,7 +236,7 @@ static enum status vocab_of(struct structured *s, const struct structured_place 
             memcmp(s->lists[i].ids, place->shown, place->n_shown * sizeof *place->shown) != 0))
         i++;
     if (i == STRUCTURED_LISTS_MAX)
-        return ERR_INTERNAL;
+        return ERR_UNSUPPORTED;
     if (i == s->n_vocabs) {
         enum status status = grammar_vocab_create_showing(&s->vocabs[i], s->tokenizer, s->n_vocab,
                                                           place->shown, place->n_shown);
@@ -350,7 +350,10 @@ static enum status grammar_for(struct structured *s, const struct wish *w, struc
     }
     pthread_mutex_unlock(&s->lock);
     if (status != OK)
-        return buf_why(why, status, "%s: out of memory", w->field);
+        return buf_why(why, status, "%s: %s", w->field,
+                       status == ERR_NOMEM
+                           ? "out of memory"
+                           : "the chat templates of requests have too many special tokens");
     if (*out)
         return OK;
     status = compile(vocab, w, out, why);

@@ -34,7 +34,7 @@ struct structured_place {
                               such lists: STRUCTURED_LISTS_MAX */
     uint32_t n_shown;
 };
-#define STRUCTURED_LISTS_MAX 4
+#define STRUCTURED_LISTS_MAX 8
 
 /* Read the fields of a body. *out: a reference for the caller, or NULL if no form is asked for. */
 NODISCARD enum status structured_read(struct structured *s, const struct json *body,

@@ -85,7 +85,7 @@ static enum status check_tool(const struct json *tool, size_t i, struct buf *nam
 }
 
 /* Check the tools of a body and list their names. */
-static enum status read_tools(const struct server *srv, const struct json *body,
+static enum status read_tools(const struct chat_kit *kit, const struct json *body,
                               const struct json **out, struct buf *names, struct buf *why)
 {
     const struct json *tools = js_get_set(body, "tools");
@@ -104,7 +104,7 @@ static enum status read_tools(const struct server *srv, const struct json *body,
         s = check_tool(js_at(tools, i), i, names, why);
     if (s != OK || js_len(tools) == 0)
         return s;
-    if (!srv->template || !chat_template_uses(srv->template, "tools"))
+    if (!kit->template || !chat_template_uses(kit->template, "tools"))
         return buf_why(why, ERR_UNSUPPORTED,
                        "tools: this model's chat template does not know tools; serve a model whose "
                        "template does, or give one with --chat-template");
@@ -112,13 +112,13 @@ static enum status read_tools(const struct server *srv, const struct json *body,
     return OK;
 }
 
-enum status tools_check(const struct server *srv, const struct json *body,
+enum status tools_check(const struct chat_kit *kit, const struct json *body,
                         const struct json **tools, struct buf *why)
 {
     struct buf names;
 
     buf_init(&names, NAMES_BYTES_MAX);
-    enum status s = read_tools(srv, body, tools, &names, why);
+    enum status s = read_tools(kit, body, tools, &names, why);
     buf_fini(&names);
     return s;
 }
@@ -239,9 +239,10 @@ static enum status list_types(const struct json *tools, struct buf *out, struct 
 
 static enum status make_grammar(struct grammar **out, const struct tools_use *u,
                                 const struct tool_wish *w, const struct stopping *stopping,
-                                const struct server *srv, struct buf *why)
+                                const struct server *srv, const struct chat_kit *kit,
+                                struct buf *why)
 {
-    const struct structured_place place = {srv->reasoning, stopping->shown, stopping->n_shown};
+    const struct structured_place place = {kit->reasoning, stopping->shown, stopping->n_shown};
     struct json *source = tool_format_grammar(u->format, w);
     enum status s = source ? structured_calls(srv->structured, source, &place, out, why)
                            : buf_why(why, ERR_NOMEM, "out of memory");
@@ -266,14 +267,15 @@ static struct json *form_of(const struct json *body)
 
 static enum status begin_use(struct tools_use *u, struct grammar **grammar,
                              struct stopping *stopping, const struct server *srv,
-                             const struct json *body, struct tool_wish *w, struct buf *why)
+                             const struct chat_kit *kit, const struct json *body,
+                             struct tool_wish *w, struct buf *why)
 {
     bool parallel = true;
     enum status s = js_get_bool(body, "parallel_tool_calls", &parallel, why);
 
     if (s != OK)
         return s;
-    if (!srv->tool_format)
+    if (!kit->tool_format)
         return buf_why(why, ERR_UNSUPPORTED,
                        "tools: how this model writes calls is not known from its chat template; "
                        "say it with --tool-call-parser, or send tool_choice \"none\"");
@@ -285,9 +287,9 @@ static enum status begin_use(struct tools_use *u, struct grammar **grammar,
     *grammar = NULL;
     if (!w->is_free)
         w->form = NULL; /* the answer is calls */
-    u->format = srv->tool_format;
+    u->format = kit->tool_format;
     u->n_calls_max = parallel && !w->only ? TOOLS_MAX : 1;
-    u->short_ids = srv->chat_traits.short_call_ids;
+    u->short_ids = kit->traits.short_call_ids;
     w->many = parallel && !w->only;
     if (u->format->syntax == CALLS_TAGS)
         s = list_types(w->tools, &u->types, why);
@@ -296,13 +298,13 @@ static enum status begin_use(struct tools_use *u, struct grammar **grammar,
     /* Without a marker, text and calls cannot be told apart before the whole answer is there. */
     if (s == OK &&
         (!w->is_free || w->form || (u->format->marker[0] && (any_strict(w->tools) || !parallel))))
-        s = make_grammar(grammar, u, w, stopping, srv, why);
+        s = make_grammar(grammar, u, w, stopping, srv, kit, why);
     return s;
 }
 
 enum status tools_read(struct tools_use *u, struct grammar **grammar, struct stopping *stopping,
-                       const struct server *srv, const struct json *body, bool is_chat,
-                       struct buf *why)
+                       const struct server *srv, const struct chat_kit *kit,
+                       const struct json *body, bool is_chat, struct buf *why)
 {
     enum choice_kind kind = CHOOSE_NONE;
     struct tool_wish w = {0};
@@ -314,7 +316,7 @@ enum status tools_read(struct tools_use *u, struct grammar **grammar, struct sto
         return buf_why(why, ERR_UNSUPPORTED, "tools: only chats have them");
     enum status s = js_get_bool(body, "parallel_tool_calls", &parallel, why);
     if (s == OK)
-        s = read_tools(srv, body, &w.tools, &u->names, why);
+        s = read_tools(kit, body, &w.tools, &u->names, why);
     if (s == OK)
         s = read_choice(body, &u->names, &kind, &w.only, why);
     w.is_free = kind == CHOOSE_AUTO;
@@ -322,7 +324,7 @@ enum status tools_read(struct tools_use *u, struct grammar **grammar, struct sto
         return s;
     struct json *form = form_of(body);
     w.form = form;
-    s = begin_use(u, grammar, stopping, srv, body, &w, why);
+    s = begin_use(u, grammar, stopping, srv, kit, body, &w, why);
     js_unref(form);
     return s;
 }

@@ -14,6 +14,7 @@
 
 #include "engine/text/tool_format.h"
 
+struct chat_kit;
 struct grammar;
 struct server;
 struct stopping;
@@ -28,14 +29,15 @@ struct tools_use {
 };
 
 /* Check the tools of a body. *tools: those that the chat template gets; NULL: none. */
-NODISCARD enum status tools_check(const struct server *srv, const struct json *body,
+NODISCARD enum status tools_check(const struct chat_kit *kit, const struct json *body,
                                   const struct json **tools, struct buf *why);
 
 /* Read the fields. *grammar (in: the form that other fields ask for, or NULL) may be set. The
  * special tokens of the format are shown by *stopping. */
 NODISCARD enum status tools_read(struct tools_use *u, struct grammar **grammar,
                                  struct stopping *stopping, const struct server *srv,
-                                 const struct json *body, bool is_chat, struct buf *why);
+                                 const struct chat_kit *kit, const struct json *body, bool is_chat,
+                                 struct buf *why);
 void tools_use_fini(struct tools_use *u); /* fine on a zeroed struct */
 
 #endif

@@ -216,6 +216,7 @@ static struct result run(const struct world *w, const struct part *parts, uint32
     result.p = (struct attention_params){.n_seqs = n_parts,
                                          .n_rows = n_rows,
                                          .n_rows_max = n_rows_max,
+                                         .n_segs = n_segs,
                                          .n_segs_max = n_segs_max,
                                          .n_heads = shape->n_heads,
                                          .layer = LAYER,
@@ -538,6 +539,45 @@ static void rows_have_the_same_bits_in_any_batch(void **state)
         .dtype = DTYPE_F8, .dim = 64, .n_heads = 3, .n_kv_heads = 1, .window = 75, .soft_cap = 20});
 }
 
+/* A row has up to three groups of segments. The whole prefill walks them, chunks of few rows share
+ * them among blocks, and decode steps split them. */
+static void check_groups(const struct shape *shape)
+{
+    static struct world w;
+    struct result whole;
+    uint32_t cut[20];
+
+    open_world(&w, shape, 128, 32);
+    for (uint32_t i = 0; i < 20; i++)
+        cut[i] = 1 + random_below(i == 5 ? 130 : 35);
+    add_sequence(&w, cut, 20);
+    add_sequence(&w, odd_cut, 3);
+    whole = run(&w, &(struct part){0, 0, w.seqs[0].n_tokens, 0}, 1, false);
+    check_against_reference(&whole);
+    for (uint32_t pos = 0, n; pos < w.seqs[0].n_tokens; pos += n) {
+        uint32_t left = w.seqs[0].n_tokens - pos;
+        struct part parts[] = {{1, 17, 1, 0}, {0, pos, 1, 0}, {1, 3, 2, 0}};
+
+        n = 1 + random_below(40);
+        n = n < left ? n : left;
+        check_same_batch(&w, &whole, &(struct part){0, pos, n, 0}, 1);
+        check_same_batch(&w, &whole, &parts[1], 1);
+        parts[1].n_rows = n; /* beside other sequences */
+        struct result got = run(&w, parts, 3, false);
+        check_same_rows(&w, &whole, &got, 1, &parts[1]);
+    }
+    cuda_test_free_all(w.d);
+}
+
+static void rows_of_several_groups_have_the_same_bits(void **state)
+{
+    (void)state;
+    check_groups(&(struct shape){.dtype = DTYPE_BF16, .dim = 32, .n_heads = 3, .n_kv_heads = 1});
+    check_groups(&(struct shape){
+        .dtype = DTYPE_BF16, .dim = 16, .n_heads = 2, .n_kv_heads = 1, .window = 90});
+    check_groups(&(struct shape){.dtype = DTYPE_I8, .dim = 64, .n_heads = 2, .n_kv_heads = 1});
+}
+
 /* With this many heads the device has room for the partial results of a few segments only. */
 static void rows_have_the_same_bits_without_room_for_partials(void **state)
 {
@@ -690,6 +730,7 @@ int main(void)
         cmocka_unit_test(soft_caps_match_reference),
         cmocka_unit_test(partial_attention_matches_reference),
         cmocka_unit_test(rows_have_the_same_bits_in_any_batch),
+        cmocka_unit_test(rows_of_several_groups_have_the_same_bits),
         cmocka_unit_test(rows_have_the_same_bits_without_room_for_partials),
         cmocka_unit_test(values_of_later_keys_never_matter),
         cmocka_unit_test(full_sizes_match_reference),

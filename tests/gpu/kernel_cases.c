@@ -356,6 +356,7 @@ static void time_attention(struct speed *s, const struct shape *h, enum dtype kv
                               .p = {.n_seqs = n_seqs,
                                     .n_rows = n_seqs * n_rows,
                                     .n_rows_max = n_rows,
+                                    .n_segs = n_seqs * n_segs,
                                     .n_segs_max = n_segs,
                                     .n_heads = h->n_heads,
                                     .scale = 1.0f / sqrtf((float)h->head_dim),
@@ -385,9 +386,10 @@ static void time_attention(struct speed *s, const struct shape *h, enum dtype kv
 
 void speed_attention(struct speed *s)
 {
-    static const uint32_t cases[][3] = {{1, 1, 1024},   {16, 1, 1024}, {64, 1, 1024},  {1, 1, 8192},
-                                        {16, 1, 8192},  {64, 1, 8192}, {1, 1, 131072}, {1, 512, 0},
-                                        {1, 512, 8192}, {1, 2048, 0},  {4, 512, 2048}};
+    static const uint32_t cases[][3] = {{1, 1, 1024},   {16, 1, 1024},  {64, 1, 1024},
+                                        {1, 1, 8192},   {16, 1, 8192},  {64, 1, 8192},
+                                        {1, 1, 131072}, {1, 512, 0},    {1, 512, 8192},
+                                        {1, 2048, 0},   {4, 512, 2048}, {1, 64, 16384}};
 
     for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
         for (size_t i = 0; i < ARRAY_SIZE(cases) && !speed_is_late(s); i++)

@@ -11,6 +11,8 @@ from typing import Any
 from http_helpers import tarn_test
 
 URN = "urn:openai"
+# Members that OpenAI's recorded answers have as null, which its schema forbids.
+NULL_IN_ANSWERS = {"Response": ("usage",), "ModelResponseProperties": ("user",)}
 
 
 class Schemas(dict[str, Any]):
@@ -28,6 +30,11 @@ class Schemas(dict[str, Any]):
         import yaml
         self[name] = yaml.load(self.texts[name], getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         allow_null(self[name])
+        for member in NULL_IN_ANSWERS.get(name, ()):
+            for part in (self[name], *self[name].get("allOf", ())):
+                if member in part.get("properties", {}):
+                    part["properties"][member] = {
+                        "anyOf": [part["properties"][member], {"type": "null"}]}
         return self[name]
 
 

@@ -77,6 +77,50 @@ def both_encodings_and_any_batch_give_the_same_bits() -> None:
     assert alone == batch == numbers
 
 
+def documents_are_ranked_by_their_vectors() -> None:
+    texts = [*WORDS, WORDS[1]]
+    query = vectors(input="who answers", input_type="query")[0]
+    scores = [sum(a * b for a, b in zip(query, v))
+              for v in vectors(input=texts, input_type="document")]
+    order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        answer = SERVER.post(path, {"query": "who answers", "documents": texts})
+        assert [r["index"] for r in answer["results"]] == order, (answer, scores)
+        assert all(abs(r["relevance_score"] - scores[r["index"]]) < 1e-6
+                   for r in answer["results"]), (answer, scores)
+        assert all("document" not in r for r in answer["results"]), answer
+        assert answer["usage"]["prompt_tokens"] > len(texts) and answer["id"], answer
+
+
+def a_ranking_may_be_cut_and_repeat_its_documents() -> None:
+    mixed = [{"text": WORDS[0], "id": 7}, WORDS[1], "x " * 500]
+    whole = SERVER.post("/v1/rerank", {"query": "server", "documents": mixed})
+    answer = SERVER.post("/v1/rerank", {"query": "server", "documents": mixed, "top_n": 2,
+                                        "return_documents": True, "user": "u"})
+    assert [r["index"] for r in answer["results"]] == [r["index"] for r in whole["results"]][:2]
+    for r in answer["results"]:
+        given = mixed[r["index"]]
+        assert r["document"] == ({"text": given} if isinstance(given, str) else given), answer
+    short = SERVER.post("/v1/rerank", {"query": "server", "documents": mixed,
+                                       "max_tokens_per_doc": 3})
+    assert short["usage"]["total_tokens"] <= 12 < whole["usage"]["total_tokens"], short
+
+
+def faults_of_a_ranking_are_named() -> None:
+    for body, param in (({}, "documents"), ({"query": "q"}, "documents"),
+                        ({"query": "q", "documents": []}, "documents"),
+                        ({"documents": ["a"]}, "query"), ({"query": "", "documents": ["a"]}, "query"),
+                        ({"query": "q", "documents": ["a", 1]}, "documents[1]"),
+                        ({"query": "q", "documents": [{"txt": "a"}]}, "documents[0]"),
+                        ({"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
+                        ({"query": "q", "documents": ["a"] * 2048}, "documents")):
+        status, _, answer = SERVER.request("POST", "/v1/rerank", body)
+        assert status == 400 and answer["error"]["param"] == param, (body, answer)
+    status, _, answer = SERVER.request("POST", "/v1/rerank", {"model": "no", "query": "q",
+                                                              "documents": ["a"]})
+    assert status == 404 and answer["error"]["code"] == "model_not_found", answer
+
+
 def the_package_reads_the_answer() -> None:
     answer = CLIENT.embeddings.create(model="embedder", input=WORDS, user="somebody")
     assert answer.model == "embedder" and answer.object == "list"
@@ -152,6 +196,8 @@ def run(name: str, *more: Any) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run("embed-bert-mean", the_package_reads_the_answer, the_package_names_errors,
-                 both_models_are_listed, metrics_count_inputs_and_tokens)
+    sys.exit(run("embed-bert-mean", documents_are_ranked_by_their_vectors,
+                 a_ranking_may_be_cut_and_repeat_its_documents, faults_of_a_ranking_are_named,
+                 the_package_reads_the_answer, the_package_names_errors, both_models_are_listed,
+                 metrics_count_inputs_and_tokens)
              or run("embed-qwen3"))

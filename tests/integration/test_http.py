@@ -114,6 +114,45 @@ def logprobs_have_openais_shape() -> None:
     assert {len(lp[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")} == {5}
 
 
+def logprobs_name_tokens_by_id_where_asked() -> None:
+    more: dict[str, Any] = {"max_tokens": 5, "ignore_eos": True, "return_token_ids": True,
+                            "temperature": 0}
+    for ask in (user("hi", logprobs=True, top_logprobs=3, **more),
+                {"prompt": "hi é", "echo": True, "logprobs": 3, **more}):
+        path = CHAT if "messages" in ask else TEXT
+        texts, ids = (SERVER.post(path, {**ask, "return_tokens_as_token_ids": switch})["choices"][0]
+                      for switch in (False, True))
+        want = [f"token_id:{i}" for i in ids["token_ids"]]
+        if path == CHAT:
+            content = ids["logprobs"]["content"]
+            tops = [[t["token"] for t in c["top_logprobs"]] for c in content]
+            assert [c["token"] for c in content] == want, (content, want)
+            assert [(c["logprob"], c["bytes"]) for c in content] == [
+                (c["logprob"], c["bytes"]) for c in texts["logprobs"]["content"]]
+        else:
+            want = [f"token_id:{i}" for i in ids["prompt_token_ids"]] + want
+            tops = [list(t) for t in ids["logprobs"]["top_logprobs"][1:]]
+            assert ids["logprobs"]["tokens"] == want, (ids, want)
+            for key in ("token_logprobs", "text_offset"):
+                assert ids["logprobs"][key] == texts["logprobs"][key], key
+        assert all(3 <= len(set(t)) == len(t) <= 4 for t in tops), tops
+        assert all(t.startswith("token_id:") for top in tops for t in top), tops
+
+
+def usage_so_far_is_in_every_event_where_asked() -> None:
+    for path, ask in ((CHAT, user("hi", max_tokens=6, ignore_eos=True)),
+                      (TEXT, {"prompt": "hi", "max_tokens": 6, "ignore_eos": True})):
+        options = {"continuous_usage_stats": True, "include_usage": True}
+        frames, _ = SERVER.stream(path, {**ask, "stream_options": options})
+        counts = [f["usage"]["completion_tokens"] for f in frames]
+        assert counts == sorted(counts) and counts[-1] == 6 and len(counts) > 2, counts
+        assert all(f["usage"]["total_tokens"] == f["usage"]["completion_tokens"] +
+                   frames[-1]["usage"]["prompt_tokens"] for f in frames), frames
+        assert frames[-1]["choices"] == [] and frames[-2]["choices"], frames[-2:]
+        alone, _ = SERVER.stream(path, {**ask, "stream_options": {"continuous_usage_stats": True}})
+        assert alone[-1]["choices"] and alone[-1]["usage"]["completion_tokens"] == 6, alone[-1]
+
+
 def stop_strings_and_ids_end_the_answer() -> None:
     body = {"prompt": "Once upon", "max_tokens": 40, "temperature": 0, "ignore_eos": True,
             "return_token_ids": True}
@@ -218,6 +257,9 @@ def health_and_metrics_answer() -> None:
     for path in ("/health", "/health/live", "/health/ready"):
         assert SERVER.request("GET", path)[0] == 200
         assert SERVER.request("HEAD", path)[0] == 200
+    assert [SERVER.request(m, "/ping")[0] for m in ("GET", "HEAD", "POST")] == [200] * 3
+    status, _, answer = SERVER.request("GET", "/version")
+    assert status == 200 and list(answer) == ["version"] and answer["version"][0].isdigit(), answer
     m = SERVER.metrics()
     states = ["free", "cached", "in_use", "in_transfer"]
     assert sum(m[f'tarn:kv_blocks{{state="{s}"}}'] for s in states) > 0
@@ -383,6 +425,8 @@ def main() -> int:
                 the_same_seed_gives_the_same_text,
                 a_repeated_prompt_is_found_in_the_cache,
                 logprobs_have_openais_shape,
+                logprobs_name_tokens_by_id_where_asked,
+                usage_so_far_is_in_every_event_where_asked,
                 stop_strings_and_ids_end_the_answer,
                 completions_take_every_form_of_prompt,
                 prompts_are_scored_and_warmed_and_the_best_is_chosen,

@@ -95,6 +95,13 @@ def answers_fit_openais_document() -> None:
     openai_schema.check("CreateChatCompletionRequest", {**ask, "model": "m", "seed": 1})
 
 
+def sound_and_pictures_are_501() -> None:
+    for path in ("audio/speech", "audio/transcriptions", "audio/translations",
+                 "images/generations", "images/edits", "images/variations"):
+        status, _, answer = SERVER.request("POST", "/v1/" + path, {"model": "x"})
+        assert status == 501 and answer["error"]["code"] == "not_implemented", answer
+
+
 def what_is_refused_is_refused_by_name() -> None:
     for path, file in ((CHAT, "params.c"), (TEXT, "params.c"), (MESSAGES, "messages_request.c"),
                        (RESPONSES, "response_read.c")):
@@ -107,7 +114,8 @@ def what_is_refused_is_refused_by_name() -> None:
 
 
 TESTS = [the_document_is_whole, every_path_is_served, answers_fit_the_document,
-         answers_fit_openais_document, what_is_refused_is_refused_by_name]
+         answers_fit_openais_document, sound_and_pictures_are_501,
+         what_is_refused_is_refused_by_name]
 
 
 def main() -> int:

@@ -272,8 +272,9 @@ static uint32_t check_template(const char *name, const char *source, size_t len)
     struct tokenizer *t = load_tokenizer(s);
     struct server srv = {.config = &config, .info = &info, .tokenizer = t, .template = template};
     assert_ok(span_marks_create(&srv.span_marks, t));
-    srv.documents_lead = documents_lead(template);
-    chat_traits_find(&srv.chat_traits, template);
+    srv.kit.template = template;
+    srv.kit.documents_lead = documents_lead(template);
+    chat_traits_find(&srv.kit.traits, template);
     for (size_t i = 0; i < N_CHATS; i++)
         n_taken += check_chat(&srv, name, chats[i], s);
     check_trusted(&srv, name);
@@ -350,7 +351,7 @@ static void a_spelling_across_the_border_is_text(void **state)
         assert_ok(chat_template_create(&template, source, sizeof source - 1, NULL));
         struct tokenizer *t = load_tokenizer(&s);
         srv.tokenizer = t;
-        srv.template = template;
+        srv.template = srv.kit.template = template;
         assert_true(encode(&srv, chats[0], texts[i], NULL, &p));
         assert_true(encode(&srv, chats[0], texts[i], "true", &old));
         assert_int_equal(count_foreign(&p), 0);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Add up ctest's JUnit files and print the closing line `N passed, N failed, N skipped`.
 
-    ctest_report.py [--ci] [--failed N] [--allow-empty] STAGE=FILE.xml...
+    ctest_report.py [--ci] [--failed N] [--skipped WORDS] [--allow-empty] STAGE=FILE.xml...
 
 A test is skipped when it exits 77; it says why on a line `SKIP: reason`. With --ci only reasons
 that contain "no GPU", "no nvcc" or "no ../shared" count as skipped, every other skip is a failure:
 something that CI should have had is missing. A test that ctest could not start is a failure always,
 and so is a stage that left no file or, without --allow-empty, ran no test. --failed N adds failures
-from elsewhere (a build).
+from elsewhere (a build), --skipped WORDS a stage that could not run.
 Exit status 1 when anything failed.
 """
 from __future__ import annotations
@@ -73,18 +73,22 @@ def main() -> None:
     p.add_argument("--ci", action="store_true")
     p.add_argument("--allow-empty", action="store_true")
     p.add_argument("--failed", type=int, default=0)
+    p.add_argument("--skipped", action="append", default=[], metavar="STAGE: REASON")
     args = p.parse_args()
     results = [r for stage in args.stages for r in read_stage(stage, args.ci, args.allow_empty)]
     print(f"the {N_SLOWEST} slowest tests:")
     for r in sorted(results, key=lambda r: -r.seconds)[:N_SLOWEST]:
         print(f"  {r.seconds:7.1f} s  {r.stage}: {r.name}")
+    for line in args.skipped:
+        print(f"skipped: {line}")
     for verdict in ("skipped", "failed"):
         for r in results:
             if r.verdict == verdict:
                 print(f"{verdict}: {r.stage}: {r.name}  {r.words}")
     count = Counter(r.verdict for r in results)
     n_failed = count["failed"] + args.failed
-    print(f"{count['passed']} passed, {n_failed} failed, {count['skipped']} skipped")
+    print(f"{count['passed']} passed, {n_failed} failed, "
+          f"{count['skipped'] + len(args.skipped)} skipped")
     sys.exit(1 if n_failed else 0)
 
 

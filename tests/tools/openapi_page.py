@@ -26,6 +26,7 @@ DOCUMENT = API / "openapi.json"
 PAGE = REPO / "docs" / "user" / "parameters.md"
 COMMAND = "tests/tools/openapi_page.py"
 REFUSED = ("NOT_SET", "REFUSED")
+NOT_DESCRIBED = ("api_media",)  # handlers whose only answer is 501
 
 # --- the server's tables ---
 
@@ -43,9 +44,10 @@ def c_table(file: str, name: str) -> list[tuple[str, str]]:
 def routes() -> list[tuple[str, str, bool, bool]]:
     """Method, path, whether it goes on, whether no key is needed."""
     text = (API / "route.c").read_text()
-    rows = re.findall(r'^ {4}\{"(\w+)",\s+"([^"]+)",\s+(\w+),\s+(\w+),', text, re.M)
+    rows = re.findall(r'^ {4}\{"(\w+)",\s+"([^"]+)",\s+(\w+),\s+(\w+),[\w,\s]*\b(\w+)\}', text,
+                      re.M)
     return [(method, path, prefix == "true", is_open == "true")
-            for method, path, prefix, is_open in rows]
+            for method, path, prefix, is_open, handler in rows if handler not in NOT_DESCRIBED]
 
 
 # --- answers ---
@@ -91,6 +93,9 @@ ANSWERS: dict[str, Schema] = {
     "Embeddings": a_list(struct({"object": of.one_of("embedding"), "index": integer(0),
                                  "embedding": of.any_of(string(), array(number()))},
                                 ("object", "index", "embedding"))),
+    "Ranking": struct({"id": string(), "model": string(), "usage": ref("Usage"), "results": array(
+        struct({"index": integer(0), "relevance_score": number(), "document": struct()},
+               ("index", "relevance_score")))}, ("id", "model", "results")),
     "Model": struct({"id": string(), "object": of.one_of("model"), "created": integer(),
                      "owned_by": string(), "max_model_len": integer(1)},
                     ("id", "object", "created", "owned_by")),
@@ -120,6 +125,8 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
     "ResponsesRequest": (of.responses({name for name, rule in c_table("response_read.c", "fields")
                                        if rule in REFUSED}), (), ("response_read.c", "fields")),
     "EmbeddingsRequest": (of.EMBEDDINGS, ("input",), ("embedding_request.c", "fields")),
+    "RerankRequest": (of.RERANK, ("query", "documents"),
+                      ("embedding_request.c", "rerank_fields")),
     "TokenizeRequest": (of.TOKENIZE, (), ("api_tokenize.c", "tokenize_fields")),
     "DetokenizeRequest": (of.DETOKENIZE, ("tokens",), ("api_tokenize.c", "detokenize_fields")),
     "DocumentRequest": (of.DOCUMENT, ("text",), ("document_json.c", "members")),
@@ -155,6 +162,9 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
      "End a response in the background"),
     ("DELETE", "/v1/responses/{id}", "", OBJECT, False, {}, "Forget a response"),
     ("POST", "/v1/embeddings", "EmbeddingsRequest", "Embeddings", False, {}, "Vectors of texts"),
+    ("POST", "/v1/rerank", "RerankRequest", "Ranking", False, {}, "Rank documents by a query"),
+    ("POST", "/v2/rerank", "RerankRequest", "Ranking", False, {}, "The same"),
+    ("POST", "/rerank", "RerankRequest", "Ranking", False, {}, "The same"),
     ("GET", "/v1/estimate", "", OBJECT, False,
      {"prompt_tokens": integer(1), "max_tokens": integer(1), "priority": integer(),
       "cached_tokens": integer(0)}, "When a request would be served"),
@@ -181,6 +191,9 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("GET", "/health", "", "", False, {}, "Whether the server accepts work"),
     ("GET", "/health/live", "", "", False, {}, "Whether the process answers"),
     ("GET", "/health/ready", "", "", False, {}, "Whether the server accepts work"),
+    ("GET", "/ping", "", OBJECT, False, {}, "Whether the server accepts work"),
+    ("POST", "/ping", "", OBJECT, False, {}, "The same"),
+    ("GET", "/version", "", OBJECT, False, {}, "The server's version"),
     ("GET", "/metrics", "", "", False, {}, "Prometheus text"),
     ("GET", "/cache", "", OBJECT, False, {"spans": integer(0, 256)}, "Content of the KV cache"),
     ("DELETE", "/cache", "", OBJECT, False, {"span": string()}, "Evict what no request uses"),
@@ -221,7 +234,7 @@ def operation(row: tuple[str, str, str, str, bool, Query, str], is_open: bool) -
     parameters = [{"name": "id", "in": "path", "required": True, "schema": {
         "type": "string", "minLength": 1}}] if "{id}" in path else []
     parameters += [{"name": k, "in": "query", "schema": s} for k, s in query.items()]
-    name = re.sub(r"[^a-z]+", "_", f"{method.lower()}{path}").strip("_")
+    name = re.sub(r"[^a-z0-9]+", "_", f"{method.lower()}{path}").strip("_")
     made: dict[str, Any] = {"operationId": name, "summary": words}
     if parameters:
         made["parameters"] = parameters
@@ -313,6 +326,7 @@ SECTIONS = [
     ("POST /v1/messages", "MessagesRequest", ["test_messages.py", "test_messages_request.c"]),
     ("POST /v1/responses", "ResponsesRequest", ["test_responses.py"]),
     ("POST /v1/embeddings", "EmbeddingsRequest", ["test_embeddings.py"]),
+    ("POST /v1/rerank", "RerankRequest", ["test_embeddings.py"]),
     ("POST /tokenize", "TokenizeRequest", ["test_http.py", "test_special_tokens.py"]),
     ("POST /detokenize", "DetokenizeRequest", ["test_http.py"]),
     ("PUT /v1/documents/{id}", "DocumentRequest", ["test_documents_api.py"]),

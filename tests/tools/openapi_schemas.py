@@ -99,8 +99,8 @@ GENERATION: dict[str, Schema] = {
     "messages": array(ref("Message"), minItems=1, maxItems=4096),
     "prompt": any_of(string(), array(string()), TOKEN_IDS, array(TOKEN_IDS)),
     "stream": switch("events instead of one answer"),
-    "stream_options": struct({"include_usage": switch(), "include_obfuscation": switch()},
-                             words="only with stream"),
+    "stream_options": struct({"include_usage": switch(), "continuous_usage_stats": switch(),
+                              "include_obfuscation": switch()}, words="only with stream"),
     "max_tokens": integer(0, 4294967295, "of the answer; 0: only the prompt is computed"),
     "max_completion_tokens": integer(0, 4294967295, "the newer name of max_tokens"),
     "temperature": number(0, 100),
@@ -127,6 +127,7 @@ GENERATION: dict[str, Schema] = {
     "skip_special_tokens": switch(),
     "include_stop_str_in_output": switch(),
     "return_token_ids": switch(),
+    "return_tokens_as_token_ids": switch("of logprobs"),
     "priority": integer(-2 ** 31, 2 ** 31 - 1, "a lower value runs sooner"),
     "slo_ttft_ms": number(0, None, "target of the first token"),
     "slo_tpot_ms": number(0, None, "target of the mean time between tokens"),
@@ -137,6 +138,8 @@ GENERATION: dict[str, Schema] = {
     "prompt_cache_options": struct({"mode": one_of("implicit", "explicit"),
                                     "ttl": one_of("5m", "30m", "1h", "24h")}),
     "session_id": string("names a job", minLength=1, maxLength=256),
+    "chat_template": string(words="a template for this request; needs "
+                                  "--trust-request-chat-template"),
     "chat_template_kwargs": struct(words="variables of the chat template"),
     "add_generation_prompt": switch(),
     "continue_final_message": switch(),
@@ -180,7 +183,8 @@ GENERATION: dict[str, Schema] = {
     "modalities": array(one_of("text"), maxItems=1),
 }
 CHAT_ONLY = {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
-             "continue_final_message", "add_generation_prompt", "chat_template_kwargs",
+             "continue_final_message", "add_generation_prompt", "chat_template",
+             "chat_template_kwargs",
              "include_reasoning", "reasoning_effort", "documents_placement", "function_call",
              "modalities"}
 COMPLETION_ONLY = {"prompt", "best_of", "echo"}
@@ -313,6 +317,14 @@ EMBEDDINGS = {
     "model": string(), "encoding_format": one_of("float", "base64"), "dimensions": integer(1),
     "user": string("no effect"), "input_type": one_of("query", "document"),
     "truncate_prompt_tokens": integer(-1), "add_special_tokens": switch(),
+}
+RERANK = {
+    "model": string(), "query": string(),
+    "documents": array(any_of(string(minLength=1), struct({"text": string()}, ("text",))),
+                       minItems=1, maxItems=2047),
+    "top_n": integer(1, 2147483647), "return_documents": switch(),
+    "max_tokens_per_doc": integer(1, 2147483647), "user": string("no effect"),
+    "truncate_prompt_tokens": integer(-1),
 }
 TOKENIZE = {name: GENERATION[name] for name in (
     "model", "prompt", "messages", "add_special_tokens", "documents", "documents_placement",

@@ -98,7 +98,7 @@ FILTER(filter_trim)
     TRY(jinja_to_str(r, in, &text));
     if (given(&chars[0]) && chars[0].type != JINJA_STR)
         return jinja_fail(r, ERR_INVALID, "strip arg must be None or str");
-    TRY(jinja_charge(r, text.str.len / 64));
+    TRY(jinja_charge(r, text.str.len / 64 * (1 + (given(&chars[0]) ? chars[0].str.len / 8 : 0))));
     struct jinja_str s = jinja_strip(text.str, given(&chars[0]) ? &chars[0].str : NULL, true, true);
     *out = jinja_str_like(&text, s.p, s.len);
     return OK;
@@ -203,7 +203,8 @@ FILTER(filter_truncate)
     if ((int64_t)jinja_n_chars(text.str) <= length + leeway)
         return OK;
     struct jinja_str cut = {text.str.p, jinja_char_offset(text.str, (size_t)keep)};
-    size_t space = jinja_find_last(cut, (struct jinja_str){" ", 1});
+    size_t space;
+    TRY(jinja_find_last(r, cut, (struct jinja_str){" ", 1}, &space));
     if (!jinja_truth(&slots[1]) && space != SIZE_MAX)
         cut.len = space;
     return jinja_concat(r, cut, end, &out->str);

@@ -141,8 +141,8 @@ static struct jinja_str text_before(const struct lexer *l, size_t end, char sign
         return jinja_strip(text, NULL, false, true);
     if (sign == '+' || variable)
         return text;
-    size_t newline = jinja_find_last(text, (struct jinja_str){"\n", 1});
-    size_t start = newline == SIZE_MAX ? 0 : newline + 1;
+    const char *newline = memrchr(text.p, '\n', text.len);
+    size_t start = newline ? (size_t)(newline - text.p) + 1 : 0;
     if (start == 0 && !l->line_starting)
         return text;
     struct jinja_str indent = {text.p + start, text.len - start};

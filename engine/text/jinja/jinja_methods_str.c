@@ -29,7 +29,7 @@ static enum status strip_sides(struct jinja_run *r, const struct jinja_value *se
     bool given = chars[0].type != JINJA_MISSING && chars[0].type != JINJA_NONE;
     if (given)
         TRY(need_text(r, &chars[0], "strip"));
-    TRY(jinja_charge(r, self->str.len / 64));
+    TRY(jinja_charge(r, self->str.len / 64 * (1 + (given ? chars[0].str.len / 8 : 0))));
     struct jinja_str s = jinja_strip(self->str, given ? &chars[0].str : NULL, left, right);
     *out = jinja_str_like(self, s.p, s.len);
     return OK;
@@ -114,7 +114,8 @@ static enum status rsplit_at(struct jinja_run *r, const struct jinja_value *self
     struct jinja_str s = self->str;
 
     for (; max != 0; max--) {
-        size_t hit = jinja_find_last(s, sep);
+        size_t hit;
+        TRY(jinja_find_last(r, s, sep, &hit));
         if (hit == SIZE_MAX)
             break;
         TRY(push_piece(r, list, self, s.p + hit + sep.len, s.len - hit - sep.len));
@@ -226,7 +227,9 @@ static enum status partition(struct jinja_run *r, const struct jinja_value *self
     if (sep[0].str.len == 0)
         return jinja_fail(r, ERR_INVALID, "empty separator");
     TRY(jinja_charge(r, s.len / 64));
-    size_t hit = from_left ? jinja_find(s, sep[0].str, 0) : jinja_find_last(s, sep[0].str);
+    size_t hit = jinja_find(s, sep[0].str, 0);
+    if (!from_left)
+        TRY(jinja_find_last(r, s, sep[0].str, &hit));
     TRY(jinja_seq_new(r, JINJA_TUPLE, 3, out));
     struct jinja_value *piece = out->seq->items;
     for (int i = 0; i < 3; i++)
@@ -290,6 +293,7 @@ static enum status affix(struct jinja_run *r, const struct jinja_value *self,
     for (size_t i = 0; i < n && !hit; i++) {
         const struct jinja_value *fix = tuple ? &slots[0].seq->items[i] : &slots[0];
         TRY(need_text(r, fix, what));
+        TRY(jinja_charge(r, fix->str.len / 256));
         hit = fix->str.len <= s.len &&
               memcmp(start ? s.p : s.p + s.len - fix->str.len, fix->str.p, fix->str.len) == 0;
     }
@@ -320,7 +324,9 @@ static enum status find_text(struct jinja_run *r, const struct jinja_value *self
     TRY(need_text(r, &slots[0], "find"));
     TRY(window(r, self, slots, &s, &base));
     TRY(jinja_charge(r, s.len / 64));
-    size_t hit = first ? jinja_find(s, slots[0].str, 0) : jinja_find_last(s, slots[0].str);
+    size_t hit = jinja_find(s, slots[0].str, 0);
+    if (!first)
+        TRY(jinja_find_last(r, s, slots[0].str, &hit));
     *out = hit == SIZE_MAX ? -1 : (int64_t)(base + jinja_n_chars((struct jinja_str){s.p, hit}));
     return OK;
 }

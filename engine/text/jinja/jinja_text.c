@@ -213,15 +213,21 @@ size_t jinja_find(struct jinja_str hay, struct jinja_str needle, size_t from)
     return p ? (size_t)(p - hay.p) : SIZE_MAX;
 }
 
-size_t jinja_find_last(struct jinja_str hay, struct jinja_str needle)
+enum status jinja_find_last(struct jinja_run *r, struct jinja_str hay, struct jinja_str needle,
+                            size_t *out)
 {
+    *out = SIZE_MAX;
     if (needle.len > hay.len)
-        return SIZE_MAX;
-    for (size_t at = hay.len - needle.len;; at--) {
-        if (memcmp(hay.p + at, needle.p, needle.len) == 0)
-            return at;
+        return OK;
+    for (size_t at = hay.len - needle.len, n = 0;; at--, n++) {
+        if (memcmp(hay.p + at, needle.p, needle.len) == 0) {
+            *out = at;
+            return OK;
+        }
+        if (n % 64 == 63)
+            TRY(jinja_charge(r, 1 + needle.len / 64));
         if (at == 0)
-            return SIZE_MAX;
+            return OK;
     }
 }
 

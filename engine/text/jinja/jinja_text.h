@@ -28,7 +28,8 @@ struct jinja_str jinja_strip(struct jinja_str s, const struct jinja_str *chars, 
                              bool right);
 /* Offset of the first (or last) `needle` at or behind `from`; SIZE_MAX: none. */
 size_t jinja_find(struct jinja_str hay, struct jinja_str needle, size_t from);
-size_t jinja_find_last(struct jinja_str hay, struct jinja_str needle);
+NODISCARD enum status jinja_find_last(struct jinja_run *r, struct jinja_str hay,
+                                      struct jinja_str needle, size_t *out);
 
 /* Text that grows in the arena. */
 struct jinja_out {

@@ -20,9 +20,11 @@ enum status jinja_fail(struct jinja_run *r, enum status s, const char *fmt, ...)
 
 enum status jinja_charge(struct jinja_run *r, uint64_t n)
 {
+    uint64_t max = r->steps_max ? r->steps_max : JINJA_STEPS_MAX;
+
     r->steps += n;
-    if (r->steps > JINJA_STEPS_MAX)
-        return jinja_fail(r, ERR_TOO_LARGE, "more than %u steps", JINJA_STEPS_MAX);
+    if (r->steps > max)
+        return jinja_fail(r, ERR_TOO_LARGE, "more than %llu steps", (unsigned long long)max);
     return OK;
 }
 
@@ -398,9 +400,10 @@ static enum status dict_equal(struct jinja_run *r, const struct jinja_dict *a,
     return OK;
 }
 
-static bool str_equal(struct jinja_str a, struct jinja_str b)
+static enum status str_equal(struct jinja_run *r, struct jinja_str a, struct jinja_str b, bool *out)
 {
-    return a.len == b.len && memcmp(a.p, b.p, a.len) == 0;
+    *out = a.len == b.len && memcmp(a.p, b.p, a.len) == 0;
+    return a.len == b.len ? jinja_charge(r, a.len / 256) : OK;
 }
 
 enum status jinja_equal(struct jinja_run *r, const struct jinja_value *a,
@@ -419,7 +422,7 @@ enum status jinja_equal(struct jinja_run *r, const struct jinja_value *a,
     else if (a->type != b->type)
         *out = false;
     else if (a->type == JINJA_STR)
-        *out = str_equal(a->str, b->str);
+        s = str_equal(r, a->str, b->str, out);
     else if (a->type == JINJA_SEQ)
         s = seq_equal(r, a->seq, b->seq, out);
     else if (a->type == JINJA_DICT)
@@ -475,6 +478,7 @@ enum status jinja_compare(struct jinja_run *r, const struct jinja_value *a,
         *unordered = isnan(fa) || isnan(fb);
     } else if (a->type == JINJA_STR && b->type == JINJA_STR) {
         *out = str_compare(a->str, b->str);
+        s = jinja_charge(r, (a->str.len < b->str.len ? a->str.len : b->str.len) / 256);
     } else if (a->type == JINJA_SEQ && b->type == JINJA_SEQ && a->seq->kind == b->seq->kind &&
                a->seq->kind <= JINJA_TUPLE) {
         s = seq_compare(r, a->seq, b->seq, op, out, unordered);

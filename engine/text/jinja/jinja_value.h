@@ -164,8 +164,8 @@ struct jinja_run {
     struct buf *why;
     const struct jinja_dict *context; /* the variables given to the render */
     int64_t now_s;
-    size_t out_max_bytes; /* limit of the render and of each captured block */
-    uint64_t steps;
+    size_t out_max_bytes;      /* limit of the render and of each captured block */
+    uint64_t steps, steps_max; /* 0: JINJA_STEPS_MAX */
     unsigned depth;
     int line; /* of the node being evaluated, for messages */
 };
@@ -173,7 +173,7 @@ struct jinja_run {
 /* Format a message as "chat template line N: ..."; returns `s`. */
 enum status jinja_fail(struct jinja_run *r, enum status s, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Count `n` steps of work; ERR_TOO_LARGE beyond JINJA_STEPS_MAX. */
+/* Count `n` steps of work; ERR_TOO_LARGE beyond steps_max. */
 NODISCARD enum status jinja_charge(struct jinja_run *r, uint64_t n);
 /* Zeroed memory from the arena. */
 NODISCARD enum status jinja_alloc(struct jinja_run *r, size_t n_bytes, void *ptr_out);

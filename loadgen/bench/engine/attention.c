@@ -308,7 +308,7 @@ enum status attention_bench(FILE *f, const struct bench_options *o, struct buf *
         return s;
     struct device_config config = {.kind = DEVICE_CPU,
                                    .n_threads = (uint32_t)o->threads,
-                                   .bf16_weights = true,
+                                   .weights = DTYPE_BF16,
                                    .max_rows = 1,
                                    .max_k = 64,
                                    .max_heads = z.n_heads,

@@ -79,8 +79,10 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
                                const struct weights_config *w, struct buf *why)
 {
     const struct model_config *m = &r->model;
-    struct device_config d = {
-        .kind = DEVICE_AUTO, .n_threads = (uint32_t)o->threads, .max_rows = rows_max(r, o)};
+    struct device_config d = {.kind = DEVICE_AUTO,
+                              .n_threads = (uint32_t)o->threads,
+                              .max_rows = rows_max(r, o),
+                              .measure = true};
 
     opening_fit_device(&d, w);
     if (strcmp(o->cpu_variant, "auto") != 0)

@@ -2,9 +2,13 @@
  * which of them gives way where nothing is left. */
 #include "tests/unit/test.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/rng.h"
 #include "engine/form.h"
+#include "engine/run/sampler.h"
 #include "engine/run/vocab_mask.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -202,6 +206,85 @@ static void a_grammar_is_narrowed_and_wins_where_nothing_is_left(void **state)
     buf_fini(&why);
 }
 
+/* --- the distribution --- */
+
+#define N_DRAWS 10000u
+#define N_BINS 40u /* of allowed ids, in turn */
+
+/* Pearson's statistic of draws from the ids that a mask allows, against their probabilities in the
+ * whole distribution, divided by their sum. */
+static double chi_square(const float *logits, uint32_t n_vocab, const uint32_t *mask,
+                         uint32_t first_seed)
+{
+    struct sampler_candidate *scratch = calloc(n_vocab, sizeof *scratch);
+    float *x = calloc(n_vocab, sizeof *x);
+    double want[N_BINS] = {0}, sum = 0, chi = 0;
+    uint32_t seen[N_BINS] = {0}, n = 0;
+    uint8_t *bin_of = calloc(n_vocab, 1);
+
+    for (uint32_t id = 0; id < n_vocab; id++)
+        if (vocab_mask_allows(mask, id)) {
+            bin_of[id] = (uint8_t)(n++ % N_BINS);
+            want[bin_of[id]] += exp(logits[id]);
+            sum += exp(logits[id]);
+        }
+    for (uint32_t i = 0; i < N_DRAWS; i++) {
+        const struct sampling sp = {
+            .temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = first_seed + i};
+        static const struct sampler_state no_state;
+        const struct sampler_row row = {.sampling = &sp,
+                                        .state = &no_state,
+                                        .mask = mask,
+                                        .logits = x,
+                                        .n_vocab = n_vocab,
+                                        .scratch = scratch};
+        struct out_token token;
+        memcpy(x, logits, n_vocab * sizeof *x);
+        sampler_pick(&row, &token, NULL);
+        assert_true(vocab_mask_allows(mask, token.id));
+        seen[bin_of[token.id]]++;
+    }
+    for (uint32_t b = 0; b < N_BINS && b < n; b++) {
+        double expected = N_DRAWS * want[b] / sum;
+        chi += (seen[b] - expected) * (seen[b] - expected) / expected;
+    }
+    free(scratch);
+    free(x);
+    free(bin_of);
+    return chi;
+}
+
+/* With 39 degrees of freedom Pearson's statistic is above 72.1 once in 1,000 samples. The seeds are
+ * fixed. Draws without the mask, or of another temperature, are far above. */
+static void a_mask_leaves_the_distribution_of_what_it_allows(void **state)
+{
+    static const char *const sources[] = {"[\\s\\S]*", "[a-z ]+", "([^aeiou]|a )*"};
+    uint32_t n_vocab = tokenizer_n_vocab(tokenizer);
+    const struct stop_model demo = {eos_ids, 1, n_vocab, tokenizer};
+    float *logits = calloc(n_vocab, sizeof *logits);
+
+    (void)state;
+    for (uint32_t id = 0; id < n_vocab; id++)
+        logits[id] = 4 * rng_uniform(7, id);
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        struct json *source = js_new_string(sources[i], strlen(sources[i]));
+        struct grammar *g;
+        struct form f;
+        assert_ok(grammar_create(&g, vocab, GRAMMAR_REGEX, source, NULL));
+        assert_ok(form_open(&f, g, "", &no_rules, &demo, NULL, true));
+        const uint32_t *mask = form_mask(&f, 0, NULL, NULL, 0);
+        assert_true(chi_square(logits, n_vocab, mask, 1000) < 72.1);
+        if (i == 0) { /* everything that is text: draws as without a form, where those are text */
+            uint32_t n_forbidden = n_vocab - count(mask, n_vocab);
+            assert_true(n_forbidden < n_vocab / 5);
+        }
+        form_close(&f);
+        grammar_unref(g);
+        js_unref(source);
+    }
+    free(logits);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +293,7 @@ int main(void)
         cmocka_unit_test(the_weaker_rule_gives_way_where_no_id_would_be_left),
         cmocka_unit_test(rules_out_of_bounds_are_not_valid),
         cmocka_unit_test(a_grammar_is_narrowed_and_wins_where_nothing_is_left),
+        cmocka_unit_test(a_mask_leaves_the_distribution_of_what_it_allows),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

@@ -1,9 +1,11 @@
 /* test_form_worker.c - masks that take long: other sequences go on meanwhile, and no token changes,
- * neither of the answer that waits nor of the others. */
+ * neither of the answer that waits nor of the others. And text that a grammar forces: several tokens
+ * a step, and the same ones. */
 #include "tests/unit/test.h"
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "tests/engine_test.h"
@@ -47,7 +49,7 @@ static struct grammar *regex(const char *source)
     return g;
 }
 
-static void open_engine(struct engine_test *t)
+static void open_engine(struct engine_test *t, bool guesses)
 {
     struct engine_config c;
 
@@ -59,6 +61,8 @@ static void open_engine(struct engine_test *t)
     c.max_model_len = 200;
     c.kv_bytes = UINT64_C(1) << 20;
     c.check_each_step = true;
+    c.speculative_tokens = guesses ? c.speculative_tokens : 0;
+    c.speculate_always = true;
     engine_test_open(t, NULL, &c);
 }
 
@@ -110,13 +114,13 @@ static void a_mask_that_takes_long_changes_no_token(void **state)
     (void)state;
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         struct grammar *g = regex(i % 2 ? costly : plain);
-        open_engine(&t);
+        open_engine(&t, true);
         finish(submit(&t, i, g), alone[i], &n_alone[i]);
         engine_test_close(&t);
         grammar_unref(g);
     }
     struct grammar *both[2] = {regex(plain), regex(costly)};
-    open_engine(&t);
+    open_engine(&t, true);
     for (uint32_t i = 0; i < N_REQUESTS; i++)
         r[i] = submit(&t, i, both[i % 2]);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
@@ -156,7 +160,7 @@ static void requests_end_while_their_mask_is_computed(void **state)
     struct grammar *g = regex(costly);
 
     (void)state;
-    open_engine(&t);
+    open_engine(&t, true);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         r[i] = submit(&t, i, g);
         if (i % 2)
@@ -170,12 +174,52 @@ static void requests_end_while_their_mask_is_computed(void **state)
     grammar_unref(g);
 }
 
+/* The answers of all requests with one grammar, and the steps that they took. */
+static uint64_t write_all(const char *source, bool guesses, uint32_t out[N_REQUESTS][N_OUT],
+                          uint32_t n[N_REQUESTS])
+{
+    struct grammar *g = regex(source);
+    struct request *r[N_REQUESTS];
+    struct engine_stats st;
+    struct engine_test t;
+
+    open_engine(&t, guesses);
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        r[i] = submit(&t, i, g);
+    for (uint32_t i = 0; i < N_REQUESTS; i++)
+        finish(r[i], out[i], &n[i]);
+    engine_test_idle(&t, &st);
+    engine_test_close(&t);
+    grammar_unref(g);
+    return st.n_steps;
+}
+
+static void forced_text_takes_fewer_steps_and_changes_no_token(void **state)
+{
+    static const char *const sources[] = {"x{90}", "([ab]zyxwvutsrq[cd]zyxwvu!)+",
+                                          "(ab|cdefgh|q{5})+"};
+    uint32_t plain_out[N_REQUESTS][N_OUT], out[N_REQUESTS][N_OUT], n_plain[N_REQUESTS],
+        n[N_REQUESTS];
+    uint64_t n_steps = 0, n_plain_steps = 0;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(sources); i++) {
+        n_plain_steps += write_all(sources[i], false, plain_out, n_plain);
+        n_steps += write_all(sources[i], true, out, n);
+        assert_memory_equal(n, n_plain, sizeof n);
+        for (uint32_t k = 0; k < N_REQUESTS; k++)
+            assert_memory_equal(out[k], plain_out[k], n[k] * sizeof **out);
+    }
+    assert_true(n_steps < n_plain_steps * 3 / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mask_that_takes_long_changes_no_token),
         cmocka_unit_test(logprobs_of_the_prompt_do_not_wait_for_the_mask),
         cmocka_unit_test(requests_end_while_their_mask_is_computed),
+        cmocka_unit_test(forced_text_takes_fewer_steps_and_changes_no_token),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

@@ -25,7 +25,13 @@
 
 #define UNUSED __attribute__((unused))
 
-static const char *const variant_names[] = {"amx", "avx512bf16", "avx512", "avx2", "portable"};
+#ifndef IS_EMULATED /* the processor is emulated, thirty times slower: see CMakeLists.txt */
+#define IS_EMULATED 0
+#endif
+#ifndef VARIANTS /* those to be tested, where the machine has them */
+#define VARIANTS "amx", "avx512bf16", "avx512", "avx2", "neonmm", "neondot", "neon", "portable"
+#endif
+static const char *const variant_names[] = {VARIANTS};
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
 

@@ -2,9 +2,10 @@
 #include "tests/unit/kernels/kernel_test.h"
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/bf16_rate.h"
+#include "kernels/cpu/choice.h"
 #include "kernels/cpu/cpu.h"
 
 static void reference_and_auto_open(void **state)
@@ -56,6 +57,21 @@ static void a_forced_variant_is_the_one_that_runs(void **state)
     device_close(d);
 }
 
+/* Where the test's caller knows which processor this is. */
+static void the_processor_decides_the_variant(void **state)
+{
+    const char *best = getenv("TARN_TEST_BEST_VARIANT");
+    struct device_config config = {.kind = DEVICE_CPU, .n_threads = 1};
+    struct device *d = NULL;
+
+    (void)state;
+    if (!best)
+        skip();
+    assert_int_equal(device_open(&d, &config, NULL), OK);
+    assert_string_equal(device_ops(d)->name + strlen("cpu-"), best);
+    device_close(d);
+}
+
 static void an_unknown_variant_is_refused_by_name(void **state)
 {
     struct device_config config = {.kind = DEVICE_CPU, .cpu_variant = "avx9000", .n_threads = 1};
@@ -70,78 +86,132 @@ static void an_unknown_variant_is_refused_by_name(void **state)
     buf_fini(&why);
 }
 
-static double fake_rate;
-static int n_measured;
-
-static double measure_fake(void)
-{
-    n_measured++;
-    return fake_rate;
-}
-
-static bool yes(void)
-{
-    return true;
-}
-
-static bool no(void)
-{
-    return false;
-}
-
-static void slow_bf16_products_give_way_to_floats_for_bf16_weights_only(void **state)
+static void the_first_kernels_give_way_only_to_much_faster_ones(void **state)
 {
     static const struct {
-        bool amx, bf16_weights;
-        double rate;
-        const char *name;
-        int n_measured;
+        struct cpu_rate rates[3];
+        uint32_t chosen;
     } cases[] = {
-        {false, true, 2.0, "avx512bf16", 1}, {false, true, 1.0, "avx512bf16", 1},
-        {false, true, 0.5, "avx512", 1},     {false, false, 0.5, "avx512bf16", 0},
-        {true, true, 0.5, "amx", 0},
+        {{{1, 1}, {1, 1}, {1, 1}}, 0},     {{{1, 1}, {0.9, 0.9}, {0.85, 0.85}}, 0}, /* noise */
+        {{{2, 1}, {1, 1}, {1.1, 1.1}}, 1}, /* a slow instruction */
+        {{{1, 1}, {1, 0.5}, {2, 0.1}}, 0}, /* decode alone is a small part */
+        {{{2, 2}, {1.5, 1.5}, {1, 1}}, 2},
     };
 
     (void)state;
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        const struct cpu_variant all[] = {{"amx", NULL, cases[i].amx ? yes : no},
-                                          {"avx512bf16", NULL, yes},
-                                          {"avx512", NULL, yes},
-                                          {"avx2", NULL, yes},
-                                          {"portable", NULL, yes}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        assert_int_equal(cpu_choose(cases[i].rates, 3), cases[i].chosen);
+}
 
-        fake_rate = cases[i].rate;
-        n_measured = 0;
-        assert_string_equal(
-            cpu_variant_choose(all, ARRAY_SIZE(all), cases[i].bf16_weights, measure_fake)->name,
-            cases[i].name);
-        assert_int_equal(n_measured, cases[i].n_measured);
+static struct cpu_choice measured(const char *variant, const char *dir)
+{
+    uint32_t n;
+    struct device_config config = {.cpu_variant = variant,
+                                   .weights = DTYPE_I8,
+                                   .weights_group = 32,
+                                   .measure = true,
+                                   .measure_dir = dir};
+    struct cpu_choice c = {.fetch = CPU_FETCH_AHEAD};
+
+    c.variant = &cpu_variants(&n)[n - 1];
+    cpu_measure(&c, &config, 1);
+    return c;
+}
+
+static void measured_kernels_are_those_of_this_machine_unless_named(void **state)
+{
+    (void)state;
+    assert_true(measured(NULL, NULL).variant->supported());
+    assert_string_equal(measured("portable", NULL).variant->name, "portable");
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void read_text(const char *path, char text[1024])
+{
+    FILE *f = fopen(path, "r");
+
+    assert_non_null(f);
+    text[fread(text, 1, 1023, f)] = '\0';
+    assert_int_equal(fclose(f), 0);
+}
+
+static void a_choice_is_kept_and_a_damaged_one_is_measured_again(void **state)
+{
+    char dir[] = "/tmp/tarn-choice-XXXXXX", path[sizeof dir + 32], text[1024], whole[1024];
+    struct cpu_choice first;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/kernels-%u-32.txt", dir, (unsigned)DTYPE_I8);
+    first = measured(NULL, dir);
+    read_text(path, whole);
+    assert_non_null(strstr(whole, first.variant->name));
+    /* The file says the other way to prefetch: the next start believes it. */
+    strcpy(text, whole);
+    strcpy(strstr(text, "\nprefetch ") + strlen("\nprefetch "),
+           first.fetch == CPU_FETCH_AHEAD ? "quarters\n" : "ahead\n");
+    write_text(path, text);
+    assert_int_not_equal(measured(NULL, dir).fetch, first.fetch);
+    /* Neither an unknown variant nor a cut file is believed; a whole one takes its place. */
+    strcpy(strstr(text, "\nvariant ") + strlen("\nvariant "), "%s\nprefetch ahead\n");
+    for (int i = 0; i < 2; i++) {
+        text[i ? 20 : strlen(text)] = '\0';
+        write_text(path, text);
+        assert_ptr_not_equal(measured(NULL, dir).variant, NULL);
+        read_text(path, text);
+        assert_memory_equal(text, whole, strstr(whole, "\nvariant ") - whole);
+        assert_non_null(strstr(text, "\nprefetch "));
     }
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(dir), 0);
 }
 
-static void an_unsupported_variant_is_never_chosen(void **state)
+/* How weights are prefetched changes no bit, for a few rows and for many. */
+static void prefetching_changes_no_bit(void **state)
 {
-    const struct cpu_variant all[] = {
-        {"amx", NULL, no}, {"avx512bf16", NULL, no}, {"avx512", NULL, no}, {"avx2", NULL, yes}};
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_I8, DTYPE_I4, DTYPE_A4};
+    enum { N = 100, K = 256, ROWS = 13 };
+    static float a[ROWS * K], out[2][ROWS * N];
+    struct device *d = open_device(DEVICE_CPU, NULL, 2);
 
     (void)state;
-    fake_rate = 0.5;
-    assert_string_equal(cpu_variant_choose(all, 4, true, measure_fake)->name, "avx2");
-    assert_null(cpu_variant_choose(all, 3, true, measure_fake));
-}
+    for (size_t i = 0; i < ROWS * K; i++)
+        a[i] = (float)(i * 37 % 101) - 50;
+    for (size_t t = 0; t < ARRAY_SIZE(types); t++)
+        for (uint32_t rows = 1; rows <= ROWS; rows += 4) {
+            size_t bytes = pack_bytes(types[t], N, K, 32);
+            unsigned char *data = device_alloc(d, bytes);
 
-#if defined(__x86_64__)
-/* Cores start one instruction every fourth cycle at worst, beside two floats per cycle. */
-static void the_measured_rate_is_one_that_a_core_can_have(void **state)
-{
-    (void)state;
-    if (!__builtin_cpu_supports("avx512bf16"))
-        skip();
-    double rate = bf16_rate_measure();
+            assert_non_null(data);
+            for (size_t i = 0; i < bytes; i++)
+                data[i] = (unsigned char)(i * 29 % 60);
+            for (int f = 0; f < 2; f++) {
+                struct gemm_params p = {
+                    .n_rows = rows,
+                    .a = a,
+                    .a_stride = K,
+                    .w = {.dtype = types[t], .n = N, .k = K, .group = 32, .data = data},
+                    .out = out[f],
+                    .out_stride = N};
 
-    assert_true(rate > 0.1 && rate < 8);
+                p.w.layout = device_weight_layout(d);
+                p.next = &p.w;
+                device_cpu(d)->fetch = (enum cpu_fetch)f;
+                assert_int_equal(device_ops(d)->gemm(d, NULL, &p), OK);
+            }
+            assert_memory_equal(out[0], out[1], (size_t)rows * N * sizeof(float));
+            device_free(d, data);
+        }
+    device_close(d);
 }
-#endif
 
 static void memory_is_zeroed_and_aligned(void **state)
 {
@@ -255,12 +325,12 @@ int main(void)
         cmocka_unit_test(reference_and_auto_open),
         cmocka_unit_test(a_build_without_cuda_refuses_it_with_words),
         cmocka_unit_test(a_forced_variant_is_the_one_that_runs),
+        cmocka_unit_test(the_processor_decides_the_variant),
         cmocka_unit_test(an_unknown_variant_is_refused_by_name),
-        cmocka_unit_test(slow_bf16_products_give_way_to_floats_for_bf16_weights_only),
-        cmocka_unit_test(an_unsupported_variant_is_never_chosen),
-#if defined(__x86_64__)
-        cmocka_unit_test(the_measured_rate_is_one_that_a_core_can_have),
-#endif
+        cmocka_unit_test(the_first_kernels_give_way_only_to_much_faster_ones),
+        cmocka_unit_test(measured_kernels_are_those_of_this_machine_unless_named),
+        cmocka_unit_test(a_choice_is_kept_and_a_damaged_one_is_measured_again),
+        cmocka_unit_test(prefetching_changes_no_bit),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(upload_and_download_copy),
         cmocka_unit_test(streams_and_events_of_a_host_device_are_done_at_once),

@@ -376,6 +376,7 @@ static enum status run_kernels(struct device *d, const struct kv_pool *p, float 
     struct attention_params a = {.n_seqs = 1,
                                  .n_rows = ROWS,
                                  .n_rows_max = ROWS,
+                                 .n_segs = 1,
                                  .n_segs_max = 1,
                                  .n_heads = Q_HEADS,
                                  .layer = 1,

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 #include "tests/unit/server/fake_inner.h"
 
@@ -147,6 +148,20 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
     if (s == OK && js_bool(js_get(context, "add_generation_prompt")))
         s = buf_puts(out, "assistant: ");
     return s;
+}
+
+/* Every source is refused: a test without the engine has no template of a request. */
+enum status chat_template_create_guest(struct chat_template **out, const char *source, size_t len,
+                                       struct buf *why)
+{
+    (void)source;
+    *out = NULL;
+    return buf_why(why, ERR_INVALID, "%zu bytes that are no template", len);
+}
+
+void chat_template_destroy(struct chat_template *t)
+{
+    ASSERT(!t);
 }
 
 /* A single text is found by its bytes, and several are not. */

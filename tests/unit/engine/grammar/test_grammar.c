@@ -246,6 +246,28 @@ static void schemas_match_their_values(void **state)
           "{\"v\":1,\"next\":{\"v\":2,\"next\":{\"v\":3,\"next\":null}}}"},
          {"{\"v\":1}", "{\"v\":1,\"next\":{}}"}},
         {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"nullable\": true}", {"1", "null"}, {"a"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"properties\": {\"a\": {\"type\": \"null\"}, \"b\": {\"type\": \"null\"}}, "
+         "\"minProperties\": 1, \"maxProperties\": 2}",
+         {"{\"a\":null}", "{\"b\":null}", "{\"a\":null,\"b\":null}"},
+         {"{}", "{\"c\":null}"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"oneOf\": [{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"null\"}}, "
+         "\"required\": [\"a\"], \"additionalProperties\": false}, {\"type\": \"object\", "
+         "\"properties\": {\"b\": {\"type\": \"null\"}}, \"additionalProperties\": false}]}",
+         {"{\"a\":null}", "{\"b\":null}", "{}"},
+         {"{\"a\":null,\"b\":null}"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"properties\": {\"a\": {\"minimum\": 2}}}, {\"properties\": {\"a\": "
+         "{\"type\": \"integer\", \"maximum\": 4}, \"b\": true}}, {\"required\": [\"a\"]}, "
+         "{\"properties\": {\"b\": false}}]}",
+         {"{\"a\":2}", "{\"a\":4}"},
+         {"{\"a\":1}", "{\"a\":5}", "{\"a\":3,\"b\":1}", "{}"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"type\": \"string\", \"pattern\": \"^[a-z\\u00e4]{2}(-x)?$\", \"minLength\": 2, "
+         "\"maxLength\": 4}",
+         {"\"ab\"", "\"\xc3\xa4z-x\""},
+         {"\"a\"", "\"abc\""}},
         {GRAMMAR_JSON_SCHEMA, "true", {"1", "[{}]", "\"\""}, {"", "nul"}}};
 
     (void)state;
@@ -348,6 +370,17 @@ static void what_cannot_be_enforced_is_refused_by_name(void **state)
         {GRAMMAR_JSON_SCHEMA, "{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}",
          ERR_UNSUPPORTED, "oneOf"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\": \"#/nowhere\"}", ERR_INVALID, "#/nowhere"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"prefixItems\": [{\"minimum\": 3}]}], \"items\": {\"minimum\": 5}}",
+         ERR_UNSUPPORTED, "prefixItems"},
+        {GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"^a+$\", \"maxLength\": 4}", ERR_UNSUPPORTED,
+         "two of"},
+        {GRAMMAR_JSON_SCHEMA, "{\"properties\": {\"a\": {}, \"b\": {}}, \"maxProperties\": 1}",
+         ERR_UNSUPPORTED, "maxProperties"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"additionalProperties\": {\"type\": \"null\"}}, {\"properties\": {\"a\": "
+         "{}}}]}",
+         ERR_UNSUPPORTED, "additionalProperties"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\": \"#\"}", ERR_UNSUPPORTED, "left recursion"},
         {GRAMMAR_JSON_SCHEMA, "{\"type\": \"integer\", \"minimum\": 5, \"maximum\": 4}",
          ERR_INVALID, "minimum"},

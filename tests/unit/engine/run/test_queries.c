@@ -261,7 +261,8 @@ static void check_split(const uint32_t *len, const uint32_t *from, uint32_t rows
 }
 
 static const enum dtype kv_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8, DTYPE_F8};
-static const char *const variants[] = {"amx", "avx512bf16", "avx512", "avx2", "portable"};
+static const char *const variants[] = {"amx",    "avx512bf16", "avx512", "avx2",
+                                       "neonmm", "neondot",    "neon",   "portable"};
 
 static void queries_give_the_bits_of_one_instance(void **state)
 {

@@ -27,7 +27,7 @@ static uint32_t length(const struct cost_model *m, uint32_t n_decodes, uint32_t 
 
     for (uint32_t i = 0; i < N_MAX; i++)
         chances[i] = chance;
-    draft_step_begin(&step, m, n_decodes, 100, n_rows, 0);
+    draft_step_begin(&step, m, NULL, n_decodes, 100, n_rows);
     return draft_step_length(&step, 100, chances, N_MAX);
 }
 
@@ -74,11 +74,42 @@ static void drafts_of_a_step_make_further_ones_dearer(void **state)
     (void)state;
     for (uint32_t i = 0; i < N_MAX; i++)
         chances[i] = 0.1;
-    draft_step_begin(&step, &m, 8, 100, 1, 0);
+    draft_step_begin(&step, &m, NULL, 8, 100, 1);
     assert_true(draft_step_length(&step, 100, chances, N_MAX) > 0);
     draft_step_add(&step, 100, chances, 7);
     assert_true(step.drafts_s > 0);
     assert_int_equal(draft_step_length(&step, 100, chances, N_MAX), 0);
+}
+
+static uint32_t length_learned(const struct cost_model *m, struct draft_rows *rows)
+{
+    double chances[N_MAX];
+    struct draft_step step;
+
+    for (uint32_t i = 0; i < N_MAX; i++)
+        chances[i] = 0.9;
+    draft_step_begin(&step, m, rows, 1, 100, 1);
+    return draft_step_length(&step, 100, chances, N_MAX);
+}
+
+static void the_time_of_rows_is_learned_and_tried_again(void **state)
+{
+    struct cost_model m = model();
+    struct draft_rows rows = {0};
+
+    (void)state;
+    assert_true(length_learned(&m, &rows) > 8); /* untried: cheap */
+    for (uint32_t n = 1; n <= N_MAX; n++)       /* every row takes 20 ms */
+        for (int i = 0; i < 100; i++)
+            draft_rows_learn(&rows, n + 1, n, 0.010 + 0.020 * n, 0.010, 0.001 * n);
+    assert_int_equal(length_learned(&m, &rows), 0);
+    for (int i = 0; i < 100; i++) /* no more */
+        draft_rows_learn(&rows, 8, 7, 0.0101, 0.010, 0.001);
+    assert_int_equal(length_learned(&m, &rows), 7);
+    struct draft_rows once = {0};
+    once.n_steps = 1;
+    draft_rows_learn(&once, 8, 7, 100, 0.010, 0.007); /* a disturbed step */
+    assert_true(once.row_s[1] < 0.003);
 }
 
 static void chances_are_learned_by_length_and_request(void **state)
@@ -118,6 +149,7 @@ int main(void)
         cmocka_unit_test(a_better_chance_makes_a_longer_draft),
         cmocka_unit_test(a_full_batch_and_a_chunk_make_drafts_shorter),
         cmocka_unit_test(drafts_of_a_step_make_further_ones_dearer),
+        cmocka_unit_test(the_time_of_rows_is_learned_and_tried_again),
         cmocka_unit_test(chances_are_learned_by_length_and_request),
         cmocka_unit_test(what_was_learned_is_forgotten),
     };

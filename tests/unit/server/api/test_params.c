@@ -164,13 +164,18 @@ static void what_is_not_there_is_refused_by_name(void **state)
     refuses(PARAMS_CHAT, "{'function_call':'auto'}", ERR_UNSUPPORTED, "function_call: only");
     refuses(PARAMS_CHAT, "{'response_format':{'type':'grammar'}}", ERR_UNSUPPORTED,
             "response_format: type \"grammar\" is not supported");
-    refuses(PARAMS_CHAT, "{'structured_outputs':{'structural_tag':'x'}}", ERR_UNSUPPORTED,
-            "structured_outputs: structural_tag");
     refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
     refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
     refuses(PARAMS_COMPLETION, "{'prompt_logprobs':-1}", ERR_UNSUPPORTED, "prompt_logprobs: -1");
+    refuses(PARAMS_COMPLETION, "{'logprobs':-1}", ERR_UNSUPPORTED, "logprobs: -1");
+    refuses(PARAMS_CHAT, "{'logprobs':true,'top_logprobs':-1}", ERR_UNSUPPORTED,
+            "top_logprobs: -1");
+    refuses(PARAMS_CHAT, "{'stream':true,'stream_options':{'continuous_usage_stats':1}}",
+            ERR_INVALID, "stream_options.continuous_usage_stats: ");
+    refuses(PARAMS_CHAT, "{'return_tokens_as_token_ids':'yes'}", ERR_INVALID,
+            "return_tokens_as_token_ids: ");
     refuses(PARAMS_CHAT, "{'chat_template':'x'}", ERR_UNSUPPORTED,
-            "chat_template: not supported; the server's operator sets it");
+            "chat_template: not allowed; the server's operator sets a template with");
     refuses(PARAMS_CHAT, "{'model':'three'}", ERR_NOT_FOUND, "model: \"three\" is not served");
 }
 

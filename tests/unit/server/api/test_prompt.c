@@ -94,7 +94,7 @@ static void a_template_that_knows_documents_gets_them(void **state)
 {
     (void)state;
     atomic_store(&fake_uses_documents, true);
-    t.srv.documents_lead = true;
+    t.srv.kit.documents_lead = true;
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'title':'T','text':'x'},"
             "{'text':'y'}]}",
             "<s>[T|x][|y]user: q\nassistant: ");
@@ -102,7 +102,7 @@ static void a_template_that_knows_documents_gets_them(void **state)
             "'documents_placement':'system'}",
             "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
             "user: q\nassistant: ");
-    t.srv.documents_lead = false; /* as if the template wrote documents after the question */
+    t.srv.kit.documents_lead = false; /* as if the template wrote documents after the question */
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}",
             "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
             "user: q\nassistant: ");

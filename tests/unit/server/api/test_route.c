@@ -58,6 +58,9 @@ static void without_a_key_nobody_learns_what_paths_there_are(void **state)
     assert_non_null(strstr(ask("DELETE", "/v1/models", "sk-wrong"), "HTTP/1.1 401"));
     assert_non_null(strstr(ask("GET", "/no/such", "sk-00000001"), "HTTP/1.1 404"));
     assert_non_null(strstr(ask("GET", "/health/live", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(ask("GET", "/ping", ""), "HTTP/1.1 200"));
+    assert_non_null(strstr(ask("GET", "/version", ""), "HTTP/1.1 401"));
+    assert_non_null(strstr(ask("GET", "/version", "sk-00000001"), "HTTP/1.1 200"));
 }
 
 static void another_method_is_told_which_ones_there_are(void **state)
