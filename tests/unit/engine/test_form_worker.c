@@ -142,7 +142,7 @@ static void logprobs_of_the_prompt_do_not_wait_for_the_mask(void **state)
     struct engine_test t;
 
     (void)state;
-    open_engine(&t);
+    open_engine(&t, false);
     struct request *r = submit_scored(&t, 0, g, true);
     engine_test_wait(r);
     assert_int_equal(atomic_load(&r->n_prompt_out), N_PROMPT);
