@@ -37,8 +37,8 @@ struct device_config {
                                 are prefetched (kernels/cpu/choice.h); else the first of the list */
     const char *measure_dir; /* where the choice is kept; NULL: measured each time */
     uint32_t n_threads;      /* 0: one per core that this process may use */
-    const char *numa;   /* threads and weights are spread over the memory nodes of a CPU: "auto",
-                                those of the machine; a folder laid out as NUMA_DIR; NULL: are not */
+    const char *numa;   /* threads and weights are spread over the memory nodes of a CPU: "auto":
+                           the machine's; a folder laid out as NUMA_DIR; NULL: they are not */
     uint32_t max_rows;  /* most rows in one step; sets the size of the scratch memory */
     uint32_t max_k;     /* largest K of any product */
     uint32_t max_heads; /* most query heads of any model */

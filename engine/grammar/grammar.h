@@ -6,8 +6,8 @@
  * computed when they are first needed and kept with the grammar.
  *
  * A mask depends on the text so far alone, so an answer stays a function of logits, parameters and
- * seed (promise P1). The work for masks is bounded for each mask and for the whole answer: a run has
- * a credit of states, each mask takes its work from it, and each token adds some. The work is
+ * seed (promise P1). The work for masks is bounded for each mask and for the whole answer: a run
+ * has a credit of states, each mask takes its work from it, and each token adds some. The work is
  * counted as if no other run had computed anything, so whether a run is refused depends on its text
  * alone, too.
  *
@@ -89,8 +89,9 @@ NODISCARD enum status grammar_run_skip(struct grammar_run *r, const char *text);
  * token of this vocabulary can go on. */
 NODISCARD enum status grammar_run_mask(struct grammar_run *r, const uint32_t *eos_ids,
                                        uint32_t n_eos_ids, uint32_t *mask);
-/* The same, with at most about `slice` states of work now. ERR_BUSY: the mask needs more, or another
- * thread is computing one: grammar_run_prepare() the run, or a copy that then takes its place. */
+/* The same, with at most about `slice` states of work now. ERR_BUSY: the mask needs more, or
+ * another thread is computing one: grammar_run_prepare() the run, or a copy that then takes its
+ * place. */
 NODISCARD enum status grammar_run_try_mask(struct grammar_run *r, uint32_t slice,
                                            const uint32_t *eos_ids, uint32_t n_eos_ids,
                                            uint32_t *mask);

@@ -7,7 +7,7 @@
  *
  * Of a mask only the words that forbid an id are uploaded, or only those that allow one, as pairs
  * of index and word, unless the whole mask is shorter. With a vocabulary of 128 k ids, min_tokens
- * with ten ids costs at most 80 bytes of upload a row, and a grammar's mask of ten ids the same, and
+ * with ten ids costs at most 80 bytes of upload a row, and a grammar's mask of ten ids the same:
  * not 16 KB, which for 256 rows would be 4 MB: 0.17 ms of PCIe at 25 GB/s in each step.
  *
  * Owns    pinned and device memory of about 100 bytes per row, 160 more for the best n, and three

@@ -288,22 +288,7 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
 /* e^x for x <= 0, with the bits of v_exp(): 0 below -87.33, NaN for NaN. */
 ALWAYS_INLINE vf attn_exp(vf x)
 {
-    const vf magic = v_set1(0x1.8p23f);
-    vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
-    vf n = t - magic;
-    vf r = v_fma(n, v_set1(-0.693359375f), x);
-
-    r = v_fma(n, v_set1(2.12194440e-4f), r);
-    vf p = v_set1(1.9875691500e-4f);
-    p = v_fma(p, r, v_set1(1.3981999507e-3f));
-    p = v_fma(p, r, v_set1(8.3334519073e-3f));
-    p = v_fma(p, r, v_set1(4.1665795894e-2f));
-    p = v_fma(p, r, v_set1(1.6666665459e-1f));
-    p = v_fma(p, r, v_set1(5.0000001201e-1f));
-    p = v_fma(p, r * r, r) + v_set1(1.0f);
-    vf y = p * (vf)(((vu)t - (vu)magic + 127u) << 23);
-
-    return (vf)((vi)y & ~(vi)(x < -87.33f));
+    return (vf)((vi)v_exp_inside(x) & ~(vi)(x < -87.33f));
 }
 
 /* The largest lane, unless one is NaN. */

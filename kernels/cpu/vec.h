@@ -179,9 +179,9 @@ static inline float v_largest(vf v)
     return t[0];
 }
 
-/* e^x within 2 units in the last place; exactly 0 below -87.33 (where floats become subnormal), inf
- * above 88.37, NaN for NaN. Cody-Waite reduction to [-ln2/2, ln2/2], then a polynomial (Cephes). */
-static inline vf v_exp(vf x)
+/* e^x within 2 units in the last place, from -87.33 to 88.37. Cody-Waite reduction to
+ * [-ln2/2, ln2/2], then a polynomial (Cephes). */
+ALWAYS_INLINE vf v_exp_inside(vf x)
 {
     const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer in the low bits */
     vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
@@ -196,7 +196,14 @@ static inline vf v_exp(vf x)
     p = v_fma(p, r, v_set1(1.6666665459e-1f));
     p = v_fma(p, r, v_set1(5.0000001201e-1f));
     p = v_fma(p, r * r, r) + v_set1(1.0f);
-    vf y = p * (vf)(((vu)t - (vu)magic + 127u) << 23);
+    return p * (vf)(((vu)t - (vu)magic + 127u) << 23);
+}
+
+/* The same; exactly 0 below -87.33 (where floats become subnormal), inf above 88.37, NaN for
+ * NaN. */
+static inline vf v_exp(vf x)
+{
+    vf y = v_exp_inside(x);
 
     y = v_select(x < -87.33f, v_set1(0), y);
     y = v_select(x > 88.37f, v_set1(INFINITY), y);

@@ -21,9 +21,9 @@
 #define BLOCK_QUERIES (N_WARPS * ATTN_QUERIES)
 
 /* Shared memory, in chunks of 16 bytes: K of a tile [2 blocks][DIM / 2 rows of words][8], V [2
- * blocks][16 rows][V_ROW], the groups' o, (m, l) of the rows. Eight lanes read 16 bytes each at once: two neighbouring
- * chunks (g) of four rows (c). The chunk index is xored with 2c, so that these are in distinct
- * banks. */
+ * blocks][16 rows][V_ROW], the groups' o, (m, l) of the rows. Eight lanes read 16 bytes each at
+ * once: two neighbouring chunks (g) of four rows (c). The chunk index is xored with 2c, so that
+ * these are in distinct banks. */
 template <int DIM>
 struct layout {
     enum {

@@ -1,5 +1,5 @@
-/* api_models.c - GET /v1/models, GET /v1/models/{id}. Anthropic's clients, which the exchange's form
- * of errors tells, get the models that answer in that API's form. */
+/* api_models.c - GET /v1/models, GET /v1/models/{id}. Anthropic's clients, which the exchange's
+ * form of errors tells, get the models that answer in that API's form. */
 #include <inttypes.h>
 #include <time.h>
 

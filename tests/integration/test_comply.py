@@ -2,10 +2,10 @@
 """llm-comply, other people's conformance tests of OpenAI's chats, of Open Responses and of
 Anthropic's messages.
 
-Left out are its tests of pictures, which Tarn does not read, of tools, which the demo model does not
-know (test_tools.py, test_responses.py and test_messages.py have them), of OpenAI's own compaction,
-and, of chats and responses, of an error where `model` is missing: that is the served model. Skipped
-where the package cannot be had (venv_helpers.py).
+Left out are its tests of pictures, which Tarn does not read, of tools, which the demo model does
+not know (test_tools.py, test_responses.py and test_messages.py have them), of OpenAI's own
+compaction, and, of chats and responses, of an error where `model` is missing: that is the served
+model. Skipped where the package cannot be had (venv_helpers.py).
 """
 from __future__ import annotations
 

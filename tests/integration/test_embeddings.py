@@ -109,7 +109,8 @@ def a_ranking_may_be_cut_and_repeat_its_documents() -> None:
 def faults_of_a_ranking_are_named() -> None:
     for body, param in (({}, "documents"), ({"query": "q"}, "documents"),
                         ({"query": "q", "documents": []}, "documents"),
-                        ({"documents": ["a"]}, "query"), ({"query": "", "documents": ["a"]}, "query"),
+                        ({"documents": ["a"]}, "query"),
+                        ({"query": "", "documents": ["a"]}, "query"),
                         ({"query": "q", "documents": ["a", 1]}, "documents[1]"),
                         ({"query": "q", "documents": [{"txt": "a"}]}, "documents[0]"),
                         ({"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),

@@ -130,8 +130,8 @@ RULES = [
     Rule(r"^build/tarn-draftbench\b", "skip", why="its files are made by the test draftbench"),
     Rule(r"^loadgen/bench/draft/show\.py\b", "skip", why="minutes; the test draftbench runs the "
          "program"),
-    Rule(r"^build/tarn-retrievalbench\b", change=((r"tarn-retrievalbench\b.*", "tarn-retrievalbench "
-         "--vectors 2000 --dim 16 --queries 20"),), expect=r"Flat"),
+    Rule(r"^build/tarn-retrievalbench\b", change=((r"tarn-retrievalbench\b.*",
+         "tarn-retrievalbench --vectors 2000 --dim 16 --queries 20"),), expect=r"Flat"),
     Rule(r"^loadgen/bench/rag/show\.py\b(?![\s\S]*--documents)", "skip",
          why="needs the shared data; the test ragbench runs it"),
     Rule(r"^loadgen/bench/rag/show\.py\b", change=((r"--requests 300", "--requests 40 --quick"),),

@@ -73,7 +73,8 @@ def a_hostile_template_ends_soon() -> None:
     loops = "{% for a in range(99999) %}{% for b in range(99999) %}"
     ends = "{% endfor %}{% endfor %}"
     for template in (
-            loops + ends, big + "{% set u = ns.s ~ '' %}" + loops + "{% if ns.s == u %}{% endif %}" + ends,
+            loops + ends,
+            big + "{% set u = ns.s ~ '' %}" + loops + "{% if ns.s == u %}{% endif %}" + ends,
             big + "{% set u = 'b' ~ ns.s[:250000] %}{{ ns.s.rfind(u) }}" + loops +
             "{% set x = ns.s.rfind(u) %}" + ends,
             big + loops + "{% set x = ns.s.strip(ns.s) %}" + ends,

@@ -324,7 +324,8 @@ def a_response_belongs_to_its_tenant() -> None:
     status, other = request("POST", PATH, {"input": "x", "previous_response_id": answer["id"]},
                             "two")
     assert status == 400 and other["error"]["code"] == "previous_response_not_found", other
-    status, other = request("POST", PATH, {"input": [{"type": "item_reference", "id": item}]}, "two")
+    reference = {"type": "item_reference", "id": item}
+    status, other = request("POST", PATH, {"input": [reference]}, "two")
     assert status == 404, other
     assert request("GET", f"{PATH}/{answer['id']}")[1] == answer
 
@@ -452,7 +453,8 @@ def too_many_in_the_background_are_refused() -> None:
 
 def mistakes_are_named() -> None:
     refused(400, "input[1].role", [{"role": "user", "content": "x"}, {"role": "x", "content": ""}])
-    refused(400, "input[0].content[0].type", [{"role": "user", "content": [{"type": "input_image"}]}])
+    refused(400, "input[0].content[0].type",
+            [{"role": "user", "content": [{"type": "input_image"}]}])
     refused(400, "input[0].type", [{"type": "computer_call", "id": "x"}])
     refused(400, "input[0].call_id", [{"type": "function_call", "name": "x", "arguments": "{}"}])
     refused(404, "input[0]", [{"type": "item_reference", "id": "msg_0"}])

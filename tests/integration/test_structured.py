@@ -199,7 +199,8 @@ def finished_answers_of_random_schemas_are_valid() -> None:
 
 
 TESTS = [a_schema_gives_valid_json, every_name_of_a_form_is_understood,
-         text_goes_on_around_tags, completions_and_streams_have_forms_too, a_form_that_allows_all_text_changes_no_token,
+         text_goes_on_around_tags, completions_and_streams_have_forms_too,
+         a_form_that_allows_all_text_changes_no_token,
          an_answer_is_the_same_alone_and_in_a_batch, min_tokens_gives_way_to_the_end_of_a_form,
          faults_are_400_and_named, finished_answers_of_random_schemas_are_valid]
 

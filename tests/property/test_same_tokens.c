@@ -250,8 +250,8 @@ static void preemptions_do_not_change_a_bit(void **state)
         config(&c, 256, 2);
         c.prefix_caching = caching;
         c.max_model_len = N_PROMPT + 2000;
-        /* With guesses the first answer ends before the second one needs its blocks. test_speculation.c
-         * has both. */
+        /* With guesses the first answer ends before the second one needs its blocks;
+         * test_speculation.c has both. */
         c.speculative_tokens = 0;
         /* blocks of 2 layers * 2 * 2 heads * 12 * 32 * 2 bytes */
         c.kv_bytes = (uint64_t)(2 * (N_PROMPT + N_LATE) / 32 - 4) * (2 * 2 * 2 * 12 * 32 * 2);

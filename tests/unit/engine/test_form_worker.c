@@ -1,6 +1,6 @@
 /* test_form_worker.c - masks that take long: other sequences go on meanwhile, and no token changes,
- * neither of the answer that waits nor of the others. And text that a grammar forces: several tokens
- * a step, and the same ones. */
+ * neither of the answer that waits nor of the others. Text that a grammar forces comes as several
+ * tokens a step, and as the same ones. */
 #include "tests/unit/test.h"
 
 #include <string.h>
