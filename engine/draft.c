@@ -45,7 +45,8 @@ void draft_learn(struct engine *e, struct sequence *q, uint32_t n_out)
 {
     if (e->n_guesses_max == 0 || q->class != SCHED_USUAL)
         return;
-    if (n_out == 0)
+    /* An answer of two tokens has no room for a guess: its prompt is not read. */
+    if (n_out == 0 && q->req->stopping.max_tokens > 2)
         begin(q);
     if (q->lookup.n_max == 0)
         return;

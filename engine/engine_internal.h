@@ -106,7 +106,7 @@ struct engine {
     uint32_t n_logits_max;                 /* rows of logits at once */
     struct form_worker *form_worker;
     uint32_t mask_slice;                  /* work for a row's mask in this step */
-    struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
+    struct sampler_candidate *candidates; /* [n_logits_max, V]; NULL with a device_sampler */
     float *raw_logits;                    /* the same */
     uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
     struct acceptance accept;             /* of the guesses of all sequences */

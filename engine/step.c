@@ -527,6 +527,8 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
             e->live.n_query_preemptions++;
             continue;
         }
+        if (scored)
+            publish_prompt_logprobs(&e->lineup.seqs[slot]);
         if (f.gives_token && job->rows[e->lineup.seqs[slot].out0].waits) {
             lineup_ran_part(&e->lineup, i, e->lineup.items[i].n_tokens - 1, now - began, now);
             e->lineup.seqs[slot].n_guessed = 0;
@@ -535,8 +537,6 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
         }
         lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
         note_ran(e, slot, f.n_computed + e->lineup.items[i].n_tokens, e->lineup.items[i].n_tokens);
-        if (scored)
-            publish_prompt_logprobs(&e->lineup.seqs[slot]);
         if (f.gives_token)
             give_tokens(e, job, slot, now);
         else if (f.ends)

@@ -37,8 +37,9 @@ struct http_exchange; /* one request and its answer */
 
 #define HTTP_ID_BYTES 64 /* NUL included */
 #define HTTP_NAME_BYTES 72
-/* The most bytes that one call of fill() may append. */
-#define HTTP_OUT_BYTES_MAX (8u << 20)
+/* The most bytes that one call of fill() may append. The last events of a response repeat all of
+ * its text and logprobs. */
+#define HTTP_OUT_BYTES_MAX (256u << 20)
 
 enum http_error_form { HTTP_ERRORS_OPENAI, HTTP_ERRORS_ANTHROPIC };
 

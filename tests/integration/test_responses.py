@@ -234,6 +234,17 @@ def logprobs_come_where_they_are_included() -> None:
     assert ask(top_logprobs=3)["output"][0]["content"][0]["logprobs"] == []
 
 
+def the_end_of_a_long_stream_comes_whole() -> None:
+    """The last events repeat all logprobs: more than 8 MiB in one turn."""
+    body = {"input": "Weather?", "stream": True, "top_logprobs": 20, "ignore_eos": True,
+            "include": ["message.output_text.logprobs"], "max_output_tokens": 1900}
+    status, text = request("POST", PATH, body)
+    assert status == 200, text
+    last = json.loads(text.rstrip().rsplit("data: ", 1)[1])
+    assert last["type"] == "response.incomplete" and last["response"]["usage"], last["type"]
+    assert len(text) > 10 << 20, len(text)
+
+
 def search_finds_and_cites_documents() -> None:
     tool = {"type": "file_search", "vector_store_ids": ["own"], "max_num_results": 2}
     form = {"structured_outputs": {"regex": r"Tavish \[Mirandol\]\."}}
@@ -529,6 +540,7 @@ TESTS: list[Callable[[], None]] = [
     a_stream_gives_the_same_response, an_answer_cut_short_is_incomplete,
     a_call_and_its_result_go_on, required_and_allowed_tools_are_called,
     reasoning_is_an_item_of_its_own, logprobs_come_where_they_are_included,
+    the_end_of_a_long_stream_comes_whole,
     search_finds_and_cites_documents, a_chain_is_the_whole_conversation,
     the_kv_of_a_chain_is_reused, pages_of_input_items_follow_each_other,
     a_response_belongs_to_its_tenant, what_is_not_stored_is_not_found,

@@ -60,8 +60,9 @@ def refused(*options: str) -> str:
                           env=environment, capture_output=True, text=True,
                           timeout=tarn_test.patience(60), check=False)
     assert done.returncode == 1 and not done.stdout, done
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+    words = [line for line in done.stderr.splitlines() if line.startswith("tarn-server: ")]
+    assert len(words) == 1 and done.stderr.splitlines()[-1] == words[0], done.stderr
+    return words[0]
 
 
 def mistakes_in_options_are_named() -> None:

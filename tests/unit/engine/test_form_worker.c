@@ -15,7 +15,10 @@
 #define N_REQUESTS 6u
 #define N_VOCAB 300u /* of the model with random weights; ids of the demo model's tokenizer */
 
-static const char *const costly = "([a-m]?[b-y]?[n-z]?){900}", *const plain = "[a-z ]*";
+/* The costliest takes long even for the first token of a sole answer. */
+static const char *const costly = "([a-m]?[b-y]?[n-z]?){900}", *const plain = "[a-z ]*",
+                         *const costliest =
+                             "([a-c]?[b-f ]?[e-k]?[j-q]?[o-u]?[t-z]?[A-M]?[K-Z]?){450}";
 
 static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
@@ -64,7 +67,8 @@ static void open_engine(struct engine_test *t, bool guesses)
 }
 
 /* Request i: every second one has the costly grammar. */
-static struct request *submit(struct engine_test *t, uint32_t i, struct grammar *g)
+static struct request *submit_scored(struct engine_test *t, uint32_t i, struct grammar *g,
+                                     bool scores)
 {
     struct kv_scope scope = {{0}};
     uint32_t ids[N_PROMPT];
@@ -76,12 +80,18 @@ static struct request *submit(struct engine_test *t, uint32_t i, struct grammar 
         ids[k] = rng_u32(i, k) % N_VOCAB;
     engine_test_params(&sp, &st, N_OUT);
     sp.n_logprobs = 0;
+    sp.want_prompt_logprobs = scores;
     sp.temperature = 1;
     sp.seed = i;
     assert_ok(request_create(&r, t->engine, ids, N_PROMPT, NULL, 0, &scope, 0, &sp, &st, NULL));
     r->grammar = grammar_ref(g);
     assert_ok(engine_submit(t->engine, r, NULL));
     return r;
+}
+
+static struct request *submit(struct engine_test *t, uint32_t i, struct grammar *g)
+{
+    return submit_scored(t, i, g, false);
 }
 
 static void finish(struct request *r, uint32_t out[N_OUT], uint32_t *n)
@@ -123,6 +133,24 @@ static void a_mask_that_takes_long_changes_no_token(void **state)
     engine_test_close(&t);
     grammar_unref(both[0]);
     grammar_unref(both[1]);
+}
+
+static void logprobs_of_the_prompt_do_not_wait_for_the_mask(void **state)
+{
+    struct grammar *g = regex(costliest);
+    struct engine_stats st;
+    struct engine_test t;
+
+    (void)state;
+    open_engine(&t, false);
+    struct request *r = submit_scored(&t, 0, g, true);
+    engine_test_wait(r);
+    assert_int_equal(atomic_load(&r->n_prompt_out), N_PROMPT);
+    request_unref(r);
+    engine_test_idle(&t, &st);
+    assert_true(st.n_mask_waits > 0);
+    engine_test_close(&t);
+    grammar_unref(g);
 }
 
 static void requests_end_while_their_mask_is_computed(void **state)
@@ -189,6 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mask_that_takes_long_changes_no_token),
+        cmocka_unit_test(logprobs_of_the_prompt_do_not_wait_for_the_mask),
         cmocka_unit_test(requests_end_while_their_mask_is_computed),
         cmocka_unit_test(forced_text_takes_fewer_steps_and_changes_no_token),
     };
