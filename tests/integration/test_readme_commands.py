@@ -75,10 +75,10 @@ RULES = [
     Rule(r"^(sudo|apt|apt-get|dpkg|systemctl|systemd-analyze|journalctl|docker|kubectl|pip|pip3|"
          r"git|hf|huggingface-cli|man)\b", "skip",
          why="needs root, a network or another machine"),
+    Rule(r"^curl\b.*/v1/(embeddings|rerank)", "skip",
+         why="needs a second model; the test embeddings asks such a server"),
     Rule(r"^curl\b[\s\S]*captain of Kumnordim is Stamos", expect=r'"content": ?"Stamos\.'),
     Rule(r"^curl\b[\s\S]*captain of Mirandol", expect=r'"content": ?"Tavish\.'),
-    Rule(r"^curl\b.*/v1/embeddings", "skip",
-         why="needs a second model; the test embeddings asks such a server"),
     Rule(r"^curl\b.*completions/render", expect=r'"token_ids"'),
     Rule(r"^curl\b.*/v1/(chat/)?completions", expect=r'"choices"'),
     Rule(r"^curl\b"),
@@ -112,6 +112,9 @@ RULES = [
     Rule(r"^build/tarn-cachesim\b", expect=r"contest"),
     Rule(r"^loadgen/bench/policy/draw_trace\.py\b"),
     Rule(r"^build/tarn-bench limits\b", "skip", why="minutes where others use the cores"),
+    Rule(r"^build/tarn-bench attention\b", change=((r"(--case \S+ ?)*$", ""), (r"$",
+         " --no-limits --repetitions 1 --attention-sizes 4:2:64 --case decode:1:64")),
+         expect=r"decode"),
     Rule(r"^build/tarn-bench\b", change=(
         (r"(--case \S+ ?)*$", ""), (r"build/tarn-bench", "build/tarn-bench --no-limits "
          "--repetitions 1 --case prefill:64 --case decode:2:64")), expect=r"decode"),
