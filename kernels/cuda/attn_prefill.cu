@@ -49,29 +49,42 @@ static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
 }
 
-/* The walk over the tiles of a sequence that some row of a block sees. The struct
- * has indices only, and each step reads the segment again, because registers are scarce. */
-struct walk {
-    uint32_t first_pos;    /* of the block's rows */
+/* Where a block's queries are, and what its walk covers. In shared memory, because registers are
+ * scarce. */
+struct place {
+    uint32_t seq;
+    uint32_t block0;    /* its first query */
+    uint32_t first_pos; /* of its rows */
     uint32_t last_pos;
-    uint32_t index;        /* segment, numbered over the batch */
-    uint32_t end;
+    uint32_t end;       /* of the segments, numbered over the batch */
+};
+
+/* The walk over the tiles of a sequence that some row of a block sees. The struct has indices only,
+ * and each step reads the segment again. */
+struct walk {
+    uint32_t index; /* segment, numbered over the batch */
     uint32_t token0;
 };
 
-/* Stop at this tile or at the next one that is seen; index == end: there is none. */
-static __device__ __forceinline__ void walk_settle(struct walk *w, const struct attention_params &p)
+static __device__ __forceinline__ bool walk_ended(const struct walk &w, const struct place &place)
 {
-    uint32_t first_key = attn_first_key(p.window, w->first_pos);
+    return w.index >= place.end;
+}
 
-    while (w->index < w->end) {
+/* Stop at this tile or at the next one that is seen. */
+static __device__ __forceinline__ void walk_settle(struct walk *w, const struct attention_params &p,
+                                                   const struct place &place)
+{
+    uint32_t first_key = attn_first_key(p.window, place.first_pos);
+
+    while (!walk_ended(*w, place)) {
         const struct attn_segment seg = p.segments[w->index];
 
         if (w->token0 >= seg.n_tokens) {
             w->token0 = 0;
             w->index++;
-        } else if (seg.pos0 + w->token0 > w->last_pos) {
-            w->index = w->end;
+        } else if (seg.pos0 + w->token0 > place.last_pos) {
+            w->index = place.end;
         } else if (seg.pos0 + attn_min(w->token0 + ATTN_TILE, seg.n_tokens) > first_key) {
             return;
         } else {
@@ -80,31 +93,29 @@ static __device__ __forceinline__ void walk_settle(struct walk *w, const struct 
     }
 }
 
-/* Start the walk of queries block0 to block0 + 63: over one group if groups are split. */
+/* Start the walk of queries block0 to block0 + 63: over one group if groups are split. Sets the
+ * rest of the place. */
 static __device__ __forceinline__ struct walk walk_start(const struct attn_job &job,
                                                          const struct attn_seq &seq,
-                                                         uint32_t block0)
+                                                         struct place *place)
 {
     const struct attention_params &p = job.p;
-    uint32_t last = attn_min(block0 + BLOCK_QUERIES, seq.n_rows * job.n_shared) - 1;
-    struct walk w = {seq.pos0 + block0 / job.n_shared, seq.pos0 + last / job.n_shared, seq.seg0,
-                     seq.seg0 + seq.n_segs, 0};
+    uint32_t last = attn_min(place->block0 + BLOCK_QUERIES, seq.n_rows * job.n_shared) - 1;
+    struct walk w = {seq.seg0, 0};
 
+    place->first_pos = seq.pos0 + place->block0 / job.n_shared;
+    place->last_pos = seq.pos0 + last / job.n_shared;
+    place->end = seq.seg0 + seq.n_segs;
     w.index += attn_first_segment(p.segments + seq.seg0, seq.n_segs,
-                                  attn_first_key(p.window, w.first_pos));
+                                  attn_first_key(p.window, place->first_pos));
     if (job.n_groups > 0) {
         uint32_t first = seq.seg0 + blockIdx.z * ATTN_GROUP_SEGMENTS;
 
         w.index = w.index > first ? w.index : first;
-        w.end = attn_min(w.end, first + ATTN_GROUP_SEGMENTS);
+        place->end = attn_min(place->end, first + ATTN_GROUP_SEGMENTS);
     }
-    walk_settle(&w, p);
+    walk_settle(&w, p, *place);
     return w;
-}
-
-static __device__ __forceinline__ bool walk_ended(const struct walk &w)
-{
-    return w.index >= w.end;
 }
 
 /* Copy words 4i .. 4i + 3 of K or V, whose rows have ROW words. Zeros, if not valid. */
@@ -245,8 +256,7 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
 /* The state of a group; o is the thread's part of shared memory. */
 struct total {
     float m[2];
-    float l[2];
-    uint32_t sees; /* bit r: the query sees some key of it */
+    float l[2]; /* below 0: the query has seen no key of it */
     float4 *o;
 };
 
@@ -254,8 +264,7 @@ template <int DIM>
 static __device__ __forceinline__ void total_clear(struct total &t)
 {
     t.m[0] = t.m[1] = -INFINITY;
-    t.l[0] = t.l[1] = 0;
-    t.sees = 0;
+    t.l[0] = t.l[1] = -1;
 #pragma unroll
     for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
         t.o[THREADS * i] = make_float4(0, 0, 0, 0);
@@ -296,22 +305,23 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
 template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void use_values(state<DIM> &part, const struct attn_tile &tile,
                                                   const struct attention_params &p, uint4 *v,
-                                                  const struct walk &w, const uint32_t row_pos[2],
+                                                  const struct place &place, const struct walk &w,
+                                                  const uint32_t row_pos[2],
                                                   bool active)
 {
     const struct attn_segment seg = p.segments[w.index];
-    const struct attn_range first = attn_visible_tile(p.window, w.first_pos, seg, w.token0),
-                            last = attn_visible_tile(p.window, w.last_pos, seg, w.token0);
-    uint32_t pos = w.last_pos;
+    const struct attn_range first = attn_visible_tile(p.window, place.first_pos, seg, w.token0),
+                            last = attn_visible_tile(p.window, place.last_pos, seg, w.token0);
+    uint32_t pos = place.last_pos;
     bool special = false;
 
     if (!kv_dtype_is_scaled(TYPE) &&
         (first.lo + last.lo > 0 || first.hi + last.hi < 2 * ATTN_TILE))
         special = clean_values<DIM>(v, attn_min(seg.n_tokens - w.token0, ATTN_TILE));
     if (special)
-        pos = w.first_pos;
+        pos = place.first_pos;
 #pragma unroll 1
-    for (; pos <= w.last_pos; pos++) { /* one turn, unless inf or NaN force a turn per row */
+    for (; pos <= place.last_pos; pos++) { /* one turn, unless inf or NaN force a turn per row */
         struct attn_range range[2];
 
         if (special)
@@ -342,8 +352,7 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
         sees[r] = attn_sees(attn_visible(window, row_pos[r], seg.pos0, seg.n_tokens));
         if (sees[r]) {
             total.m[r] = w[r].m;
-            total.l[r] = attn_join(total.l[r], part.l[r], w[r]);
-            total.sees |= 1u << r;
+            total.l[r] = attn_join(total.l[r] < 0 ? 0 : total.l[r], part.l[r], w[r]);
         }
     }
 #pragma unroll
@@ -363,12 +372,6 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
 }
 
 /* --- rows --- */
-
-/* What the walk does not need: where the block's queries are. */
-struct place {
-    uint32_t seq;
-    uint32_t block0;
-};
 
 /* The query in row r (0: g, 1: g + 8) of this lane's fragments. */
 static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
@@ -406,6 +409,12 @@ static __device__ __forceinline__ void put_eight(float *to, const float x[8])
     reinterpret_cast<float4 *>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
+/* (m, l) of query r, l below 0: none. Selected, since an index that is not constant would put them on the stack. */
+static __device__ __forceinline__ float2 total_ml(const struct total &t, int r)
+{
+    return r == 0 ? make_float2(t.m[0], t.l[0]) : make_float2(t.m[1], t.l[1]);
+}
+
 /* (m, l) of a row of which no group was joined yet: l of others is not below 0. */
 static __device__ __forceinline__ float2 no_row()
 {
@@ -419,14 +428,16 @@ static __device__ __forceinline__ float2 join_group(const struct total &t, int r
                                                     float2 ml, bool last)
 {
     uint32_t c = threadIdx.x % 4;
-    bool sees = t.sees >> r & 1, has_row = !(ml.y < 0);
+    float2 group = total_ml(t, r);
+    bool sees = !(group.y < 0), has_row = !(ml.y < 0);
     bool joins = has_row && sees, stays = has_row && !sees;
-    struct attn_weights w = attn_weigh(ml.x, t.m[r]);
+    struct attn_weights w = attn_weigh(ml.x, group.x);
 
     if (!sees && !last)
         return ml;
     if (!stays)
-        ml = make_float2(joins ? w.m : t.m[r], joins ? attn_join(ml.y, t.l[r], w) : t.l[r]);
+        ml = joins ? make_float2(w.m, attn_join(ml.y, group.y, w))
+                   : make_float2(group.x, sees ? group.y : 0);
     float factor = last ? attn_inverse(ml.y) : 1;
 #pragma unroll 1
     for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
@@ -446,11 +457,11 @@ static __device__ __forceinline__ float2 join_group(const struct total &t, int r
 /* A group ends; `last`: the row does too. rows: (m, l) of the thread's two rows. */
 template <int DIM>
 static __device__ __forceinline__ void end_group(const struct total &t, const struct attn_job &job,
-                                                 struct place place, float4 *rows, bool last)
+                                                 const struct place &place, float4 *rows, bool last)
 {
     const struct attention_params &p = job.p;
 
-#pragma unroll
+#pragma unroll 1
     for (int r = 0; r < 2; r++) {
         float2 *ml = reinterpret_cast<float2 *>(rows) + r;
         uint32_t head;
@@ -468,16 +479,16 @@ static __device__ __forceinline__ void end_group(const struct total &t, const st
 template <int DIM>
 static __device__ __forceinline__ void write_partials(const struct total &t,
                                                       const struct attn_job &job,
-                                                      struct place place)
+                                                      const struct place &place)
 {
     uint32_t c = threadIdx.x % 4;
 
-#pragma unroll
+#pragma unroll 1
     for (int r = 0; r < 2; r++) {
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head) || !(t.sees >> r & 1))
+        if (!find_query(job, place, r, &row, &head) || total_ml(t, r).y < 0)
             continue;
         size_t slot = row * job.n_groups + blockIdx.z;
         float *to = job.partials + (slot * job.p.n_heads + head) * DIM;
@@ -492,7 +503,7 @@ static __device__ __forceinline__ void write_partials(const struct total &t,
             put_eight(to + 32 * u + 8 * c, x);
         }
         if (c == 0)
-            *attn_partial_ml(job, slot, head) = make_float2(t.m[r], t.l[r]);
+            *attn_partial_ml(job, slot, head) = total_ml(t, r);
     }
 }
 
@@ -539,13 +550,13 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
     state<DIM> part;
 
     state_clear(part);
-    if (!walk_ended(next))
+    if (!walk_ended(next, place))
         copy_keys<DIM, TYPE>(k, p, next);
     cp_async_commit();
-    if (!walk_ended(next))
+    if (!walk_ended(next, place))
         copy_values<DIM, TYPE>(v, p, next);
     cp_async_commit();
-    while (!walk_ended(next)) {
+    while (!walk_ended(next, place)) {
         const struct walk w = next;
         const bool active = sees_tile(p, w, row_pos);
         float s[ATTN_TILE_BLOCKS][4][4];
@@ -562,8 +573,8 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
         cp_async_wait<0>();
         __syncthreads(); /* V has arrived, and all threads have used K */
         next.token0 += ATTN_TILE;
-        walk_settle(&next, p);
-        if (!walk_ended(next))
+        walk_settle(&next, p, place);
+        if (!walk_ended(next, place))
             copy_keys<DIM, TYPE>(k, p, next);
         cp_async_commit();
         if (active) {
@@ -580,17 +591,17 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
                 attn_scale_values(s, range, tile_scales<TYPE>(p, w, 1));
             attn_tile_pack(tile, s);
         }
-        use_values<DIM, TYPE>(part, tile, p, v, w, row_pos, active);
+        use_values<DIM, TYPE>(part, tile, p, v, place, w, row_pos, active);
         if (next.index != w.index) {
             join_segment<DIM>(total, part, row_pos, p.window, p.segments[w.index]);
-            if (!walk_ended(next) && in_other_group(p, place, w.index, next.index)) {
+            if (!walk_ended(next, place) && in_other_group(p, place, w.index, next.index)) {
                 end_group<DIM>(total, job, place, rows_of<DIM>(k), false);
                 total_clear<DIM>(total);
             }
             state_clear(part);
         }
         __syncthreads(); /* all threads have used V */
-        if (!walk_ended(next))
+        if (!walk_ended(next, place))
             copy_values<DIM, TYPE>(v, p, next);
         cp_async_commit();
     }
@@ -636,9 +647,9 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct 
     if (!find_place(&own, job))
         return;
     const struct attn_seq seq = p.seqs[own.seq];
-    struct walk walk = walk_start(job, seq, own.block0);
+    struct walk walk = walk_start(job, seq, &own);
 
-    if (job.n_groups > 0 && walk_ended(walk))
+    if (job.n_groups > 0 && walk_ended(walk, own))
         return;
     if (threadIdx.x == 0)
         place = own;
