@@ -1,8 +1,8 @@
 /* draft.c - speculation: a sequence that decodes verifies guessed tokens in the same step.
  *
  * Guesses come from the grammar of the answer, where it leaves one text only (form_forced()), else
- * from the sequence's own text (run/lookup.h). They become rows of the step behind the
- * row of the last known token. Each row's token is picked as without speculation: with the same
+ * from the sequence's own text (run/lookup.h). Guesses become rows of the step behind the row of
+ * the last known token. Each row's token is picked as without speculation: with the same
  * parameters, the same masks and the random number of its place in the answer. While the picked
  * tokens equal the guesses, the next row's input was right, and its logits are, bit for bit, those
  * of a decode (promise P1). So the answer never depends on what was guessed: guesses only decide
@@ -11,8 +11,8 @@
  * Penalties, grammars and bad words make a token's logits or mask depend on the tokens before it.
  * The rows of such sequences are picked one after the other, as tokens are given (step.c).
  *
- * Rows of guesses need room: in the step's rows, in its rows of logits and in KV memory. They take
- * only what the plan left. sched/drafting.h decides how many are worth their time. */
+ * Rows of guesses need room: in the step's rows, in its rows of logits and in KV memory. Guesses
+ * take only what the plan left. sched/drafting.h decides how many are worth their time. */
 #include "base/check.h"
 #include "engine/engine_internal.h"
 #include "kernels/device.h"

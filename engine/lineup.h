@@ -96,8 +96,8 @@ void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, 
  * False, and nothing changed: memory is short. seconds: by which the step is expected to be
  * longer. */
 bool lineup_guess(struct lineup *l, uint32_t slot, uint32_t n, double seconds);
-/* After lineup_ran() of the item, and cache_seq_extend(): the next guess was right. Its KV is
- * committed, and the scheduler counts one more token. */
+/* After lineup_ran() of the item, and cache_seq_extend(): the next guess was right. The
+ * guess's KV is committed, and the scheduler counts one more token. */
 void lineup_accepted(struct lineup *l, uint32_t slot, uint64_t now_ns);
 /* The guesses of the sequence are verified: give back the slots of those that were wrong. */
 void lineup_guessed(struct lineup *l, uint32_t slot);

@@ -2,7 +2,7 @@
  *
  * Answers quote documents, repeat code and repeat themselves. A lookup keeps the ids of one
  * sequence: first those of a predicted answer (OpenAI's `prediction`), if the client sent one, then
- * those of the prompt and of the answer so far. Its match is an earlier place of these ids whose
+ * those of the prompt and of the answer so far. The match is an earlier place of these ids whose
  * latest ids equal the latest ids of the sequence; the ids behind that place are the guess. (The
  * method: Saxena, "Prompt lookup decoding", 2023; Yang et al., "Inference with reference", 2023.)
  *

@@ -8,7 +8,7 @@
 
 /* --- JSON --- */
 
-/* Append bytes of a JSON string. They may be a part of a character. */
+/* Append bytes of a JSON string, which may end inside of a character. */
 static enum status escape(struct buf *out, const char *bytes, size_t len)
 {
     enum status s = OK;

@@ -55,7 +55,7 @@ struct cpu_range {
     uint32_t end;
 };
 
-/* How products prefetch the weights that they read from memory. Which is faster depends on the
+/* How products prefetch the weights that they read from memory. The faster way depends on the
  * machine: one core reached 24 or 45 GB/s with the first, and 44 or 40 of 44 with the second. */
 enum cpu_fetch {
     CPU_FETCH_AHEAD,   /* one stream, a few KB ahead */

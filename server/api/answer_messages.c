@@ -104,8 +104,8 @@ static void end_signature(struct hash_state *h, char out[2 * SIGNATURE_BYTES + 1
 
 /* --- a whole answer --- */
 
-/* Write the arguments as an object. Those of a cut call are none: they are in the member that
- * Anthropic's documents name for such text. */
+/* Write the arguments as an object. The arguments of a cut call are none: their text is in the
+ * member that Anthropic's documents name for it. */
 static void write_input(struct writer *w, const struct buf *arguments)
 {
     struct json *v = NULL;

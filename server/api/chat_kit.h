@@ -1,7 +1,7 @@
 /* chat_kit.h - a chat template and all that follows from it: the model's own, or a request's.
  *
- * A request may bring a `chat_template` where --trust-request-chat-template allows it. Its kit is
- * kept by the hash of the source, the latest CHAT_KITS_MAX of them.
+ * A request may bring a `chat_template` where --trust-request-chat-template allows it. The kit of
+ * such a template is kept by the hash of the source, the latest CHAT_KITS_MAX of them.
  *
  * Owns    chat_kits: the kits that are kept. A kit: counted references.
  * Thread  any; chat_kits locks itself, a kit is constant.

@@ -1,7 +1,7 @@
 /* responses.h - the responses that the server keeps for previous_response_id and GET.
  *
- * A response belongs to the tenant that made it; for others it does not exist. What a response read
- * and wrote is a turn, which points to the turn before it: a chain of responses keeps every text
+ * A response belongs to the tenant that made it; for others it does not exist. A turn is what a
+ * response read and wrote, and points to the turn before it: a chain of responses keeps every text
  * once. The least recently used responses are forgotten first. A turn lives as long as a kept
  * response of its chain, and counts towards the bound as long.
  *
@@ -61,8 +61,8 @@ NODISCARD enum status responses_keep(struct responses *r, const char *owner,
                                      enum response_state state);
 /* The turn of a response, a reference; NULL: the owner has no such response. */
 struct response_turn *responses_turn(struct responses *r, const char *owner, const char *id);
-/* Of a response that runs. They have no effect after it was deleted: replace its JSON; append
- * events; end it, when its turn is final. */
+/* Replace the JSON of a response that runs; append events; end the response, when its turn is final.
+ * A deleted response stays deleted. */
 void responses_update(struct responses *r, const struct response_turn *turn,
                       const struct buf *json);
 void responses_append(struct responses *r, const struct response_turn *turn,

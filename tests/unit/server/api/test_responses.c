@@ -207,7 +207,8 @@ static void followers_get_all_events_once(void **state)
     responses_destroy(r);
 }
 
-/* P3: events count to the bound while they come. What does not fit is the end of a stream. */
+/* P3: events count to the bound while they come. The first event that does not fit ends a
+ * stream. */
 static void events_stay_below_the_bound(void **state)
 {
     struct responses *r = make(10, 100000);
