@@ -61,8 +61,8 @@ NODISCARD enum status responses_keep(struct responses *r, const char *owner,
                                      enum response_state state);
 /* The turn of a response, a reference; NULL: the owner has no such response. */
 struct response_turn *responses_turn(struct responses *r, const char *owner, const char *id);
-/* Replace the JSON of a response that runs; append events; end the response, when its turn is final.
- * A deleted response stays deleted. */
+/* Replace the JSON of a response that runs; append events; end the response, when its turn is
+ * final. A deleted response stays deleted. */
 void responses_update(struct responses *r, const struct response_turn *turn,
                       const struct buf *json);
 void responses_append(struct responses *r, const struct response_turn *turn,
