@@ -115,7 +115,7 @@ static bool may_guess(const struct engine *e, const struct plan_item *item, uint
            e->lineup.seqs[item->slot].lookup.n_max > 0;
 }
 
-/* What the step's items are for guesses. */
+/* Counts of the step's items that decide how many guesses fit. */
 struct occasion {
     uint32_t n_rows, n_decodes; /* decodes: of sequences that may guess */
     uint64_t n_cached;          /* sum over those */

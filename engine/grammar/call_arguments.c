@@ -9,7 +9,7 @@
 
 #define KEY_BYTES_MAX 256u
 
-/* What stands around an argument. */
+/* The texts around an argument. */
 struct style {
     const char *before_key, *behind_key, *behind_value, *separator;
     const char *value_end; /* of plain text; "": strings are JSON */

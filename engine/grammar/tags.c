@@ -117,7 +117,7 @@ static uint32_t read_any_text(struct reader *r, const struct json *f, const stru
 
 /* --- tags --- */
 
-/* What is behind the first n_begun bytes of a tag's begin. */
+/* Read a tag whose begin has n_begun bytes in the text already: the expression of the rest. */
 static uint32_t read_tag(struct reader *r, const struct json *f, size_t n_begun)
 {
     const struct json *content = js_get_set(f, "content"), *end = js_get(f, "end");

@@ -234,7 +234,7 @@ static enum match pass_up_to_brace(struct cursor *c, const char *word)
     return call_pass(&brace, "{");
 }
 
-/* What stands around a name that has its arguments behind it. */
+/* Pass the texts around a name that has its arguments behind it. */
 static enum match pass_named_header(struct cursor *c, const struct tool_format *f,
                                     struct cursor *name)
 {
@@ -256,7 +256,7 @@ static enum match pass_named_header(struct cursor *c, const struct tool_format *
     return m == MATCH_YES ? pass_up_to_brace(c, f->behind_name) : m;
 }
 
-/* What precedes the arguments, and a look at their brace. *len: bytes up to the brace. */
+/* Read all before the arguments, and look at their brace. *len: bytes up to the brace. */
 static enum match read_header(const struct call_parser *p, struct cursor *name, size_t *len)
 {
     bool is_all;
@@ -482,7 +482,7 @@ static enum status take_behind(struct call_parser *p, const struct call_sink *si
     return OK;
 }
 
-/* What may stand behind a call beside white space; any of them may be left out. */
+/* Take the texts that may stand behind a call beside white space; a model may leave any out. */
 static enum status take_end(struct call_parser *p)
 {
     const struct tool_format *f = p->format;

@@ -89,7 +89,7 @@ struct call_parser {
     } python;
 };
 
-/* What names point to must outlive the parser. */
+/* The functions' names must outlive the parser. */
 void call_parser_init(struct call_parser *p, const struct tool_format *format,
                       const struct call_names *names, uint32_t n_calls_max);
 void call_parser_fini(struct call_parser *p);

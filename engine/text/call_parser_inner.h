@@ -47,7 +47,7 @@ enum match call_pass_name(struct cursor *c, struct cursor *name);
 bool call_may_begin(const struct call_parser *p, const struct cursor *name);
 enum status call_begin(struct call_parser *p, const struct cursor *name,
                        const struct call_sink *sink);
-/* What is held, up to byte n, is no call: pass it on as text. */
+/* The first n held bytes are no call: pass them on as text. */
 enum status call_reject(struct call_parser *p, size_t n, const struct call_sink *sink);
 
 enum status call_take_tags(struct call_parser *p, const struct call_sink *sink);

@@ -4,7 +4,7 @@
 
 #include "engine/text/call_parser_inner.h"
 
-/* What a take has done. */
+/* The result of taking one piece of a call. */
 enum step { STEP_ON, STEP_WAIT /* for more text */, STEP_END, STEP_FAULT };
 
 struct scan {

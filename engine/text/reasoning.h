@@ -37,7 +37,7 @@ struct reasoning_format {
  * none. */
 const struct reasoning_format *reasoning_find(const char *name, const struct chat_template *t);
 
-/* What a prompt says of the reasoning in its answer. */
+/* Where the end of a prompt stands in the reasoning of its answer. */
 enum reasoning_place {
     REASONING_MAY_BEGIN, /* nothing */
     REASONING_BEGAN,     /* the prompt has the begin marker */

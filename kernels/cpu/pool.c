@@ -31,7 +31,7 @@
 /* Lines that a waiting thread prefetches before it looks for a job again. */
 #define FETCH_LINES 8
 
-/* What a thread prefetches while it waits; its own. */
+/* The memory that a thread prefetches while it waits; each thread has its own. */
 struct pool_idle {
     _Alignas(64) const char *at;
     size_t n_lines;

@@ -409,7 +409,8 @@ static __device__ __forceinline__ void put_eight(float *to, const float x[8])
     reinterpret_cast<float4 *>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
-/* (m, l) of query r, l below 0: none. Selected, since an index that is not constant would put them on the stack. */
+/* (m, l) of query r, l below 0: none. Selected, since an index that is not constant would put them
+ * on the stack. */
 static __device__ __forceinline__ float2 total_ml(const struct total &t, int r)
 {
     return r == 0 ? make_float2(t.m[0], t.l[0]) : make_float2(t.m[1], t.l[1]);

@@ -13,11 +13,11 @@
  * Groups make the walk of a row short: several blocks can share it, and write one partial result
  * for each group.
  *
- * A tile, segment or group without a key that the row sees is skipped by selection, which changes no
- * bit. A key that a row does not see has p = +0 and adds exactly 0, so it does not matter which
- * other rows share the mma. Scores are multiplied by log2(e), since the hardware has exp2. l sums p in
- * fp32 as in FlashAttention, while o uses p rounded to bf16: the log-sum-exp is then exact to fp32,
- * and the rounding errors of p average out.
+ * A tile, segment or group without a key that the row sees is skipped by selection, which changes
+ * no bit. A key that a row does not see has p = +0 and adds exactly 0, so it does not matter which
+ * other rows share the mma. Scores are multiplied by log2(e), since the hardware has exp2. l sums p
+ * in fp32 as in FlashAttention, while o uses p rounded to bf16: the log-sum-exp is then exact to
+ * fp32, and the rounding errors of p average out.
  *
  * Source: the tile is that of FlashAttention-2 (Dao, 2023); the split over segments and the merge
  * are those of FlashDecoding.

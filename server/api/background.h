@@ -4,8 +4,8 @@
  * them (struct shape_background of shape.h). The thread starts with the first call.
  *
  * Owns    the thread; a reference to each of its calls.
- * Thread  background_close() and background_destroy(): main. The others: any; background_wake() does
- *         not block.
+ * Thread  background_close() and background_destroy(): main. The others: any thread;
+ *         background_wake() does not block.
  * Errors  background_reserve(): ERR_BUSY, ERR_NOMEM, ERR_UNAVAILABLE after close.
  * Units   calls. */
 #ifndef TARN_SERVER_API_BACKGROUND_H
