@@ -171,21 +171,12 @@ static enum MHD_Result advance(struct http_exchange *x)
 
 /* --- requests --- */
 
-static bool id_is_sane(const char *id)
-{
-    size_t n = id ? strlen(id) : 0;
-
-    if (n == 0 || n >= HTTP_ID_BYTES)
-        return false;
-    return strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
-}
-
 static void set_id(struct http_exchange *x)
 {
     const char *given = http_header(x, "X-Request-Id");
     uint8_t bytes[12];
 
-    if (id_is_sane(given)) {
+    if (http_id_is_sane(given)) {
         snprintf(x->id, sizeof x->id, "%s", given);
     } else {
         hash_random(bytes, sizeof bytes);
