@@ -26,7 +26,7 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
                  call->created_s);
     write_json(w, call->params.model, strlen(call->params.model));
     write_format(w, ",\"system_fingerprint\":\"%s\"", call->srv->system_fingerprint);
-    if (call->made) { /* vLLM's name, where the body was vLLM's */
+    if (call->params.names_request) { /* as vLLM, where the body is vLLM's own */
         write_puts(w, ",\"request_id\":");
         write_json(w, call->id, strlen(call->id));
     }
@@ -131,14 +131,14 @@ static void write_token_ids(struct writer *w, const struct call *call, const str
     write_puts(w, "]");
 }
 
-static void write_finish(struct writer *w, const struct choice *c)
+static void write_finish(struct writer *w, const struct call *call, const struct choice *c)
 {
     const struct stopping *st = &c->request->stopping;
-
+    const char *calls = call->params.tools.is_old ? "function_call" : "tool_calls";
     bool is_calls = c->finish == FINISH_STOP && tool_answer_n_calls(c->tools) > 0;
 
     write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":",
-                 is_calls ? "tool_calls" : finish_reason_name(c->finish));
+                 is_calls ? calls : finish_reason_name(c->finish));
     if (c->finish == FINISH_STOP && c->request->stop_string >= 0) {
         const struct detok_stop *stop = &st->stops[c->request->stop_string];
         write_json(w, stop->text, stop->len);
@@ -183,7 +183,7 @@ static void write_choice(struct writer *w, const struct call *call, const struct
         write_json(w, buf_str(&c->text), c->text.len);
     }
     write_logprobs(w, call, c);
-    write_finish(w, c);
+    write_finish(w, call, c);
     write_token_ids(w, call, c);
     if (!is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(w, c);
@@ -323,7 +323,7 @@ static enum status write_end(struct call *call, const struct choice *c, struct b
     begin_frame(&w, call, c);
     write_puts(&w, is_chat(call) ? ",\"delta\":{},\"logprobs\":null"
                                  : ",\"text\":\"\",\"logprobs\":null");
-    write_finish(&w, c);
+    write_finish(&w, call, c);
     answer_write_citations(&w, call, c);
     write_puts(&w, "}]");
     end_frame(&w, call);

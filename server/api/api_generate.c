@@ -73,6 +73,7 @@ static enum status read_call(struct call *call, const struct json *body, struct 
     if (!call->made || make_body(call->made, body) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory");
     s = params_parse(&call->params, call->srv, call->made, PARAMS_COMPLETION, why);
+    call->params.names_request = true;
     unknown_fields_find(&call->params.unknown, body, "", known, ARRAY_SIZE(known));
     if (s == OK)
         s = prompt_list_parse(&call->prompts, &call->n_prompts, call->srv, call->made,

@@ -125,8 +125,8 @@ static const struct field fields[] = {
     {"prompt_cache_key", TEXT, NULL},
     {"prediction", FINE, NULL},
 
-    {"functions", NOT_SET, NULL},
-    {"function_call", NOT_OTHER, "none"},
+    {"functions", FINE, NULL}, /* of chats: functions.h */
+    {"function_call", FINE, NULL},
     {"modalities", NOT_OTHER, "text"},
     {"audio", NOT_SET, NULL},
     {"moderation", NOT_SET, NULL},

@@ -64,6 +64,7 @@ struct params {
     const char *request_id;         /* the client's id of the call; NULL: not set */
     bool hands_over;                /* kv_transfer_params ask that another instance go on */
     bool return_timings;
+    bool names_request; /* the answer has `request_id` */
     bool return_token_ids;
     bool tokens_as_ids;            /* return_tokens_as_token_ids: of logprobs */
     bool echo;                     /* completions */

@@ -193,14 +193,17 @@ GENERATION: dict[str, Schema] = {
     "safety_identifier": string("no effect"),
     "prompt_cache_key": string("no effect"),
     "prediction": struct(words="no effect"),
-    "function_call": one_of("none"),
+    "functions": array(struct({"name": string(), "description": string(), "parameters": SCHEMA},
+                              ("name",)), "the older name of tools", maxItems=128),
+    "function_call": any_of(one_of("none", "auto"), struct({"name": string()}, ("name",)),
+                            words="the older name of tool_choice"),
     "modalities": array(one_of("text"), maxItems=1),
 }
 CHAT_ONLY = {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
              "continue_final_message", "add_generation_prompt", "chat_template",
              "chat_template_kwargs",
              "include_reasoning", "thinking_token_budget", "thinking_budget", "reasoning_effort",
-             "preamble", "documents_placement", "function_call",
+             "preamble", "documents_placement", "functions", "function_call",
              "modalities"}
 COMPLETION_ONLY = {"prompt", "best_of", "echo"}
 
