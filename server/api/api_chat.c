@@ -1,5 +1,7 @@
 /* api_chat.c - POST /v1/chat/completions and /v1/chat/completions/render. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "server/api/answer.h"
 #include "server/api/api.h"
@@ -21,6 +23,23 @@ static enum status read_prompt(struct call *call, const struct json *body, struc
     return s == OK ? prompts_cut(&call->params, call->srv, call->prompts, 1, why) : s;
 }
 
+/* Errors about what functions_to_tools() made begin with the fields that the client sent. */
+static void rename_field(struct buf *why)
+{
+    static const char tools[] = "tools[", function[] = ".function",
+                      choice[] = "tool_choice.function";
+    char words[BUF_WHY_MAX];
+
+    snprintf(words, sizeof words, "%s", buf_str(why));
+    const char *bracket = strstr(words, "]");
+    if (strncmp(words, tools, strlen(tools)) == 0 && bracket &&
+        strncmp(bracket + 1, function, strlen(function)) == 0)
+        (void)buf_why(why, OK, "functions[%.*s]%s", (int)(bracket - words - strlen(tools)),
+                      words + strlen(tools), bracket + 1 + strlen(function));
+    else if (strncmp(words, choice, strlen(choice)) == 0)
+        (void)buf_why(why, OK, "function_call%s", words + strlen(choice));
+}
+
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)
 {
     bool is_old = functions_are_used(body);
@@ -35,6 +54,8 @@ static enum status read_call(struct call *call, const struct json *body, struct 
     }
     if (s == OK)
         s = params_parse(&call->params, call->srv, is_old ? call->made : body, PARAMS_CHAT, why);
+    if (s != OK && is_old)
+        rename_field(why);
     if (s != OK)
         return s;
     call->params.tools.is_old = js_get_set(body, "functions") != NULL;

@@ -1,13 +1,14 @@
 #include "server/api/params_service.h"
 
 #include "server/http/http.h"
+#include "server/http/request_id.h"
 
 static enum status read_id(struct params *p, const struct json *body, struct buf *why)
 {
     const char *name = js_get_set(body, "request_id") ? "request_id" : "rid";
     enum status s = js_get_str(body, name, &p->request_id, NULL, why);
 
-    if (s != OK || !p->request_id || http_id_is_sane(p->request_id))
+    if (s != OK || !p->request_id || request_id_is_sane(p->request_id))
         return s;
     return buf_why(why, ERR_INVALID, "%s: expected 1 to %d letters, digits, and of . _ -", name,
                    HTTP_ID_BYTES - 1);

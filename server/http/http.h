@@ -124,8 +124,6 @@ void http_stop(struct http_server *h);
 void http_destroy(struct http_server *h);
 
 /* Parts of the request. Valid until close() or done(); the body only until handle() returns. */
-/* Whether a client's id of a request is short and has usual characters. */
-bool http_id_is_sane(const char *id);               /* NULL: false */
 const char *http_id(const struct http_exchange *x); /* the client's X-Request-Id, or a new one */
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);

@@ -1,19 +1,9 @@
 #include "server/http/http_exchange.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "server/http/http_slot.h"
-
-bool http_id_is_sane(const char *id)
-{
-    size_t n = id ? strlen(id) : 0;
-
-    if (n == 0 || n >= HTTP_ID_BYTES)
-        return false;
-    return strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
-}
 
 const char *http_id(const struct http_exchange *x)
 {
