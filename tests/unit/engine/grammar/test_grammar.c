@@ -296,6 +296,39 @@ static void combined_schemas_match_their_values(void **state)
          "{\"required\": [\"n\"]}, \"else\": {\"properties\": {\"n\": false}}}",
          {"{\"k\":\"x\",\"n\":1}", "{\"k\":\"y\"}"},
          {"{\"k\":\"x\"}", "{\"k\":\"y\",\"n\":1}", "{}"}},
+        {GRAMMAR_JSON_SCHEMA, /* null has to be a value of both */
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"type\": \"string\"}]}",
+         {"\"a\""},
+         {"null"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"enum\": [\"a\", 1, null]}]}",
+         {"\"a\"", "null"},
+         {"1", "\"b\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"integer\", \"nullable\": true}, {\"type\": \"string\", "
+         "\"nullable\": true}]}",
+         {"null"},
+         {"1", "\"b\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"anyOf\": [{\"const\": "
+         "\"a\"}, "
+         "{\"type\": \"null\"}]}]}",
+         {"\"a\"", "null"},
+         {"\"b\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"anyOf\": [{\"const\": "
+         "\"a\"}, "
+         "{\"type\": \"boolean\"}]}]}",
+         {"\"a\""},
+         {"\"b\"", "null", "true"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"properties\": {\"x\": {\"$ref\": \"#/$defs/s\", \"nullable\": true}, \"y\": "
+         "{\"allOf\": "
+         "[{\"$ref\": \"#/$defs/n\"}], \"type\": \"string\"}}, \"$defs\": {\"s\": {\"type\": "
+         "\"string\"}, "
+         "\"n\": {\"type\": \"string\", \"nullable\": true}}}",
+         {"{\"x\":null}", "{\"x\":\"a\"}", "{\"y\":\"a\"}"},
+         {"{\"y\":null}", "{\"x\":1}"}},
         {GRAMMAR_JSON_SCHEMA,
          "{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}",
          {"0.5", "-12.25"},
