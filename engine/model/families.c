@@ -20,6 +20,8 @@ const struct model_family *const model_families[] = {
     &family_olmoe,
     &family_bailing_moe,
     &family_bert,
+    &family_bert_labels,
     &family_roberta,
+    &family_roberta_labels,
     NULL,
 };

@@ -1,7 +1,9 @@
 /* family_bert.c - encoders: BERT (Devlin et al., 2018), RoBERTa (Liu et al., 2019) and XLM-RoBERTa
  * (Conneau et al., 2019). Each token sees all others, positions are a table of the embedding, and
  * the norms are behind the parts of a layer. There is no output layer: engine/run/encoder.h gives
- * the last hidden states.
+ * the last hidden states, or, of a model that classifies texts, the logits of its labels: a product
+ * and tanh on the first token's state, and a second product. BERT calls the first one its pooler;
+ * in RoBERTa both are parts of the classifier.
  *
  * The tensors of BERT and of the two others are named alike but for the first part, which a
  * checkpoint may leave out. The first rows of RoBERTa's table of positions are not used: its
@@ -118,6 +120,22 @@ static enum status read_config_roberta(const struct json *j, struct model_config
     return OK;
 }
 
+static enum status read_config_labels(const struct json *j, struct model_config *m,
+                                      struct buf *why)
+{
+    enum status s = read_config(j, m, why);
+
+    return s == OK ? model_read_labels(j, m, why) : s;
+}
+
+static enum status read_config_roberta_labels(const struct json *j, struct model_config *m,
+                                              struct buf *why)
+{
+    enum status s = read_config_roberta(j, m, why);
+
+    return s == OK ? model_read_labels(j, m, why) : s;
+}
+
 /* --- weights --- */
 
 static enum status plan_norm_pair(struct loader *l, float **w, float **bias, const char *prefix,
@@ -195,6 +213,20 @@ static enum status plan_roberta(struct loader *l)
     return plan_all(l, "roberta");
 }
 
+static enum status plan_bert_labels(struct loader *l)
+{
+    enum status s = plan_bert(l);
+
+    return s == OK ? plan_labels(l, "bert.pooler.dense", "classifier") : s;
+}
+
+static enum status plan_roberta_labels(struct loader *l)
+{
+    enum status s = plan_roberta(l);
+
+    return s == OK ? plan_labels(l, "classifier.dense", "classifier.out_proj") : s;
+}
+
 /* --- a layer --- */
 
 static uint32_t plan_buffers(const struct model_config *m, uint32_t widths[FAMILY_N_BUFFERS_MAX])
@@ -251,6 +283,19 @@ const struct model_family family_bert = {
     .count_work = count_work,
 };
 
+const struct model_family family_bert_labels = {
+    .name = "bert-labels",
+    .architectures = (const char *const[]){"BertForSequenceClassification", NULL},
+    .model_types = (const char *const[]){NULL},
+    .embedding = "bert.embeddings.word_embeddings.weight",
+    .is_encoder = true,
+    .read_config = read_config_labels,
+    .plan_weights = plan_bert_labels,
+    .plan_buffers = plan_buffers,
+    .run_layer = run_layer,
+    .count_work = count_work,
+};
+
 const struct model_family family_roberta = {
     .name = "roberta",
     .architectures = (const char *const[]){"XLMRobertaModel", "RobertaModel",
@@ -260,6 +305,20 @@ const struct model_family family_roberta = {
     .is_encoder = true,
     .read_config = read_config_roberta,
     .plan_weights = plan_roberta,
+    .plan_buffers = plan_buffers,
+    .run_layer = run_layer,
+    .count_work = count_work,
+};
+
+const struct model_family family_roberta_labels = {
+    .name = "roberta-labels",
+    .architectures = (const char *const[]){"XLMRobertaForSequenceClassification",
+                                           "RobertaForSequenceClassification", NULL},
+    .model_types = (const char *const[]){NULL},
+    .embedding = "roberta.embeddings.word_embeddings.weight",
+    .is_encoder = true,
+    .read_config = read_config_roberta_labels,
+    .plan_weights = plan_roberta_labels,
     .plan_buffers = plan_buffers,
     .run_layer = run_layer,
     .count_work = count_work,
