@@ -11,7 +11,9 @@ Each case is a folder: a random model with its tokenizer (tests/tools/tiny_bert.
 The list "texts" has logits of single texts by transformers. The list "pairs" has logits of pairs
 by transformers, and, for a model with one label, the score by the CrossEncoder of
 sentence-transformers, which reads the activation from the model's files. Texts are cut to 48
-tokens, the length of the table of positions. Cases that exist are left alone unless they are named.
+tokens, the length of the table of positions. Whether the second text has tokens of type 1 is in
+tokenizer_config.json: in rerank-bert it has, in classify-bert it has not. Cases that exist are left
+alone unless they are named.
 """
 from __future__ import annotations
 
@@ -52,6 +54,9 @@ def make_case(name: str) -> None:
     out = HERE / name
     tiny_bert.make(out, kind, seed=seed, labels=labels, changes={**SMALL, **changes},
                    prefix="bert." if kind == "bert" else "roberta.")
+    names = ["input_ids", *(["token_type_ids"] if name == "rerank-bert" else []), "attention_mask"]
+    tokens = json.loads((out / "tokenizer_config.json").read_text())
+    write_json(out / "tokenizer_config.json", {**tokens, "model_input_names": names})
     model = AutoModelForSequenceClassification.from_pretrained(out).eval()
     tokenizer = AutoTokenizer.from_pretrained(out)
 
