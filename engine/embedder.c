@@ -545,13 +545,16 @@ enum status embedder_join(const struct embedder *e, const struct buf *a, const s
     const struct {
         const void *ids;
         size_t n;
-    } parts[] = {{t.before, t.n_before}, {a->data, n_a}, {t.between, t.n_between},
-                 {b->data, n_b},         {t.after, t.n_after}};
+    } parts[] = {{t.before, t.n_before},
+                 {a->data, n_a},
+                 {t.between, t.n_between},
+                 {b->data, n_b},
+                 {t.after, t.n_after}};
     enum status s = OK;
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(parts); i++)
         s = buf_append(ids, parts[i].ids, parts[i].n * sizeof(uint32_t));
     *n_first = (uint32_t)(t.has_types && e->labels.has_types ? t.n_before + n_a + t.n_first
-                                                              : n_own + n_a + n_b);
+                                                             : n_own + n_a + n_b);
     return s == OK ? OK : buf_why(why, s, "out of memory");
 }
 

@@ -167,9 +167,10 @@ enum status inspect_write(const struct inspection *i, struct buf *out)
     if (i->is_measured)
         put_memories(&w, i);
     put(&w, "\n  %s\n",
-        i->n_reasons      ? "A server refuses this model:"
-        : i->model.n_labels ? "A server can load this model as its rerank model only: it gives texts "
-                              "labels."
+        i->n_reasons ? "A server refuses this model:"
+        : i->model.n_labels
+            ? "A server can load this model as its rerank model only: it gives texts "
+              "labels."
         : i->is_embedding ? "A server can load this model as its embedding model only: it has no "
                             "output layer."
                           : "A server can load this model.");

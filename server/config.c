@@ -29,7 +29,8 @@ static const struct option_row rows[] = {
          "directory in Hugging Face layout, .gguf file, or org/name[@rev][:FILE.gguf] in the local "
          "Hugging Face cache"),
     BOOL(NULL, "download", download, "false",
-         "get --model, --embedding-model and --rerank-model from huggingface.co (or HF_ENDPOINT) into the cache if "
+         "get --model, --embedding-model and --rerank-model from huggingface.co (or HF_ENDPOINT) "
+         "into the cache if "
          "they are not there"),
     CHOICE(NULL, "inspect", inspect, "off", "off|text|json",
            "print what --model is, needs and would be refused for, without loading it, and end"),

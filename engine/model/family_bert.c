@@ -16,7 +16,7 @@
 enum buffer { QKV, ATTN, FFN, N_BUFFERS };
 
 /* Places in model_config.own. */
-enum own { OWN_FIRST_POSITION, OWN_N_TYPES };
+enum own { OWN_FIRST_POSITION };
 
 struct bert_layer {
     struct weight qkv; /* [3 D, D] */
@@ -95,7 +95,7 @@ static enum status read_config(const struct json *j, struct model_config *m, str
         return buf_why(why, ERR_INVALID, "max_position_embeddings %u is above %d", m->max_pos,
                        1 << 20);
     m->tied = 0; /* to an output layer that is not computed */
-    m->own[OWN_N_TYPES] = (uint64_t)n_types;
+    m->n_types = (uint32_t)n_types;
     for (uint32_t i = 0; i < m->n_layers; i++)
         model_add_layer(m->no_rope, i);
     return OK;
@@ -120,8 +120,7 @@ static enum status read_config_roberta(const struct json *j, struct model_config
     return OK;
 }
 
-static enum status read_config_labels(const struct json *j, struct model_config *m,
-                                      struct buf *why)
+static enum status read_config_labels(const struct json *j, struct model_config *m, struct buf *why)
 {
     enum status s = read_config(j, m, why);
 
@@ -173,7 +172,7 @@ static enum status plan_layer(struct loader *l, struct bert_layer *y, const char
 static enum status plan_embeddings(struct loader *l, const char *root)
 {
     const struct model_config *m = plan_model(l);
-    uint32_t n_types = (uint32_t)m->own[OWN_N_TYPES], first = (uint32_t)m->own[OWN_FIRST_POSITION];
+    uint32_t first = (uint32_t)m->own[OWN_FIRST_POSITION];
     char prefix[64], name[96];
     enum status s = plan_embedding(l, m->family->embedding);
 
@@ -182,8 +181,8 @@ static enum status plan_embeddings(struct loader *l, const char *root)
     if (s == OK)
         s = plan_positions(l, first, m->max_pos, name);
     snprintf(name, sizeof name, "%stoken_type_embeddings.weight", prefix);
-    if (s == OK && n_types > 0)
-        s = plan_types(l, n_types, name);
+    if (s == OK && m->n_types > 0)
+        s = plan_types(l, m->n_types, name);
     return s == OK ? plan_embedding_norm(l, prefix, "LayerNorm") : s;
 }
 

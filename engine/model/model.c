@@ -68,6 +68,7 @@ static const struct field rows[] = {
     ROW(shared_dim, "shared_dim", FIELD_U32, COMPUTED),
     ROW(shared_gate, "shared_gate", FIELD_U32, COMPUTED),
     ROW(renormalize, "renormalize", FIELD_U32, COMPUTED),
+    ROW(n_types, "n_types", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(n_labels, "n_labels", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(windowed, "windowed", FIELD_U32, COMPUTED),
     ROW(no_rope, "no_rope", FIELD_U32, COMPUTED),

@@ -522,9 +522,7 @@ enum status plan_labels(struct loader *l, const char *pooler, const char *labels
     struct weights *w = l->w;
     enum status s = plan_f32(l, &w->pooler, &w->pooler_bias, pooler, plan_model(l)->dim);
 
-    return s == OK
-               ? plan_f32(l, &w->labels, &w->labels_bias, labels, plan_model(l)->n_labels)
-               : s;
+    return s == OK ? plan_f32(l, &w->labels, &w->labels_bias, labels, plan_model(l)->n_labels) : s;
 }
 
 enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name)

@@ -12,7 +12,7 @@
 #include "server/api/embeddings.h"
 #include "server/api/vector_json.h"
 
-#define ENTRY_BYTES 96 /* of the JSON of a result, without its texts and lists */
+#define ENTRY_BYTES 96  /* of the JSON of a result, without its texts and lists */
 #define ESCAPED_BYTES 6 /* of a byte of a label in JSON */
 
 /* --- pairs --- */

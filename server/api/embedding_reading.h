@@ -19,10 +19,10 @@ struct embedding_reading {
     const struct embedder *embedder;
     enum embedder_role role;
     bool add_special;
-    uint32_t cut_to;            /* 0: too long inputs are refused */
-    uint32_t cut_second;        /* tokens of a pair's second text; 0: all */
-    struct buf scratch;         /* ids of one input */
-    struct buf first, second;   /* ids of a pair's texts */
+    uint32_t cut_to;          /* 0: too long inputs are refused */
+    uint32_t cut_second;      /* tokens of a pair's second text; 0: all */
+    struct buf scratch;       /* ids of one input */
+    struct buf first, second; /* ids of a pair's texts */
     struct buf *why;
 };
 

@@ -17,7 +17,7 @@ static const char *const fields[] = {
     "user",  "input_type", "truncate_prompt_tokens", "add_special_tokens"};
 
 static const char *const classify_fields[] = {
-    "input",          "model",      "user",    "truncate_prompt_tokens", "add_special_tokens",
+    "input",          "model",      "user",   "truncate_prompt_tokens", "add_special_tokens",
     "use_activation", "activation", "softmax"};
 
 static size_t n_ids(const struct buf *ids)
@@ -30,7 +30,8 @@ void embedding_reading_init(struct embedding_reading *g, struct embedding_reques
                             struct buf *why)
 {
     *r = (struct embedding_request){0};
-    *g = (struct embedding_reading){.r = r, .role = EMBEDDER_PLAIN, .add_special = true, .why = why};
+    *g =
+        (struct embedding_reading){.r = r, .role = EMBEDDER_PLAIN, .add_special = true, .why = why};
     buf_init(&r->ids, EMBEDDING_N_TOKENS_MAX * sizeof(uint32_t));
     buf_init(&g->scratch, 2 * EMBEDDER_IDS_BYTES_MAX);
     buf_init(&g->first, EMBEDDER_IDS_BYTES_MAX);
@@ -222,9 +223,8 @@ enum status embedding_reserve_inputs(struct embedding_reading *g, size_t n)
     g->r->ends = calloc(n, sizeof *g->r->ends);
     if (has_labels)
         g->r->types = calloc(n, sizeof *g->r->types);
-    return g->r->ends && (g->r->types || !has_labels)
-               ? OK
-               : buf_why(g->why, ERR_NOMEM, "out of memory");
+    return g->r->ends && (g->r->types || !has_labels) ? OK
+                                                      : buf_why(g->why, ERR_NOMEM, "out of memory");
 }
 
 enum status embedding_read_inputs(struct embedding_reading *g, const struct json *body)

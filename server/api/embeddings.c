@@ -21,7 +21,7 @@ struct embeddings {
     struct embedder *embedder;
     struct work_pool *pool;
     const char *path, *name, *last_part; /* strings of the configuration */
-    atomic_size_t n_reserved;     /* bytes of answers in flight */
+    atomic_size_t n_reserved;            /* bytes of answers in flight */
 };
 
 static void run_job(void *item)

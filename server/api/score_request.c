@@ -16,14 +16,23 @@
 #include "server/server.h"
 
 static const char *const rerank_fields[] = {
-    "model",      "query",   "documents",          "top_n", "return_documents",
-    "activation", "softmax", "max_tokens_per_doc", "user",  "truncate_prompt_tokens",
+    "model",         "query",   "documents",          "top_n", "return_documents",
+    "activation",    "softmax", "max_tokens_per_doc", "user",  "truncate_prompt_tokens",
     "use_activation"};
 
-static const char *const score_fields[] = {
-    "model",   "text_1", "text_2",     "queries", "documents",      "items",
-    "data_1",  "data_2", "activation", "softmax", "use_activation", "user",
-    "truncate_prompt_tokens"};
+static const char *const score_fields[] = {"model",
+                                           "text_1",
+                                           "text_2",
+                                           "queries",
+                                           "documents",
+                                           "items",
+                                           "data_1",
+                                           "data_2",
+                                           "activation",
+                                           "softmax",
+                                           "use_activation",
+                                           "user",
+                                           "truncate_prompt_tokens"};
 
 /* The lists of a request that scores; of a ranking, first_name is "query". */
 struct pairs {
@@ -154,8 +163,8 @@ static enum status join(struct embedding_reading *g, const struct pairs *p, size
     name_entry(name, sizeof name, p->second_name, p->second, i);
     buf_reset(&g->scratch);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = embedder_join(g->embedder, &g->first, &g->second, g->cut_to, &g->scratch,
-                                  &n_first, &inner);
+    enum status s =
+        embedder_join(g->embedder, &g->first, &g->second, g->cut_to, &g->scratch, &n_first, &inner);
     if (s != OK)
         buf_why(g->why, s, "%s: %s", s == ERR_INVALID ? "truncate_prompt_tokens" : name,
                 buf_str(&inner));
@@ -205,8 +214,9 @@ static enum status read_pairs(struct embedding_reading *g, const struct pairs *p
         return buf_why(g->why, ERR_INVALID, "%s: expected an array of 1 to %d texts",
                        p->second_name, EMBEDDING_N_INPUTS_MAX - 1);
     if (n_first != 1 && n_first != n)
-        return buf_why(g->why, ERR_INVALID, "%s: %zu texts, expected one, or as many as %s has: %zu",
-                       p->first_name, n_first, p->second_name, n);
+        return buf_why(g->why, ERR_INVALID,
+                       "%s: %zu texts, expected one, or as many as %s has: %zu", p->first_name,
+                       n_first, p->second_name, n);
     g->r->n_pairs = (uint32_t)n;
     g->r->shares_first = n_first == 1;
     enum status s = embedding_reserve_inputs(g, 2 * n);

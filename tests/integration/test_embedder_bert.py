@@ -148,7 +148,7 @@ class Bert(unittest.TestCase):
                 ("xlm-roberta", {"pad_token_id": -1}, "pad_token_id"),
                 ("xlm-roberta", {"pad_token_id": 1 << 33}, "pad_token_id"),
                 ("bert", {"architectures": ["BertForTokenClassification"]},
-                 "the nearest is BertModel"),
+                 "the nearest is BertForSequenceClassification"),
                 ("bert", {"architectures": ["BertForSequenceClassification"]},
                  "a model that classifies texts embeds none"),
                 ("bert", {"architectures": ["ModernBertModel"]}, "ModernBertModel is not supp")):

@@ -455,7 +455,7 @@ struct tok_pair {
     size_t n_first; /* as struct tokenizer_pair, as the next */
     bool has_types;
     uint32_t n_processors; /* that were loaded */
-    bool is_known; /* false: the file has no template that is supported */
+    bool is_known;         /* false: the file has no template that is supported */
 };
 
 enum tok_model { TOK_BPE, TOK_UNIGRAM, TOK_WORDPIECE };
@@ -488,8 +488,7 @@ NODISCARD enum status tok_decoder_load(struct tokenizer *t, const struct json *n
 NODISCARD enum status tok_processor_load(struct tokenizer *t, const struct json *node,
                                          struct buf *why);
 /* Fill t->pair from a processor of a type that adds ids; ERR_NOMEM. */
-NODISCARD enum status tok_pair_load(struct tokenizer *t, const char *type,
-                                    const struct json *node);
+NODISCARD enum status tok_pair_load(struct tokenizer *t, const char *type, const struct json *node);
 void tok_pair_fini(struct tok_pair *p);
 NODISCARD enum status tok_config_load(struct tokenizer *t, const char *dir, struct buf *why);
 /* Replace *out by a copy of s. */
