@@ -46,10 +46,27 @@ static void write_tools(struct writer *w, const struct json *tools)
     write_puts(w, "]");
 }
 
+/* OpenAI's answers have all members of a format with a schema, which is always enforced here. */
+static void write_form(struct writer *w, const struct json *format)
+{
+    const struct json *type = js_get(format, "type");
+
+    if (!js_is(type, JS_STRING) || strcmp(js_string(type, NULL), "json_schema") != 0) {
+        write_value(w, format, "{\"type\":\"text\"}");
+        return;
+    }
+    write_puts(w, "{\"type\":\"json_schema\"");
+    write_member(w, format, "description", "null");
+    write_member(w, format, "name", "null");
+    write_member(w, format, "schema", "null");
+    write_member(w, format, "strict", "true");
+    write_puts(w, "}");
+}
+
 static void write_text(struct writer *w, const struct json *text)
 {
     write_puts(w, ",\"text\":{\"format\":");
-    write_value(w, js_get_set(text, "format"), "{\"type\":\"text\"}");
+    write_form(w, js_get_set(text, "format"));
     write_member(w, text, "verbosity", "\"medium\"");
     write_puts(w, "}");
 }
