@@ -12,7 +12,7 @@
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)
 {
     if (preamble_is_named(body))
-        return preamble_use_begin(call, body, why);
+        return preamble_use_begin(call, PREAMBLE_CHAT, body, why);
     enum status s = params_parse(&call->params, call->srv, body, PARAMS_CHAT, why);
     if (s != OK)
         return s;
