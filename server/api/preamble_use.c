@@ -96,7 +96,8 @@ static enum status make_body(struct preamble_use *u, const struct preamble_text 
     for (void *it = js_first(u->body); s == OK && it; it = js_next(u->body, it))
         if (strcmp(js_it_key(it), "preamble") != 0)
             s = js_set(body, js_it_key(it), js_ref(js_it_value(it)));
-    if (s == OK && text->tools && !js_get_set(u->body, "tools"))
+    if (s == OK && text->tools && !js_get_set(u->body, "tools") &&
+        !js_get_set(u->body, "functions"))
         s = (u->wait.tools = js_copy_deep(text->tools)) ? OK : ERR_NOMEM;
     if (s == OK && u->api == PREAMBLE_CHAT)
         s = set_messages(body, u->body, text, &u->wait.why);
