@@ -19,23 +19,23 @@ static const struct range {
     uint32_t first, last;
     enum kind kind;
 } ranges[] = {
-    {0x0e01, 0x0e30, LETTER},   {0x0e31, 0x0e31, MARK},     {0x0e32, 0x0e33, LETTER},
-    {0x0e34, 0x0e3a, MARK},     {0x0e40, 0x0e46, LETTER},   {0x0e47, 0x0e4e, MARK},
-    {0x0e81, 0x0eb0, LETTER},   {0x0eb1, 0x0eb1, MARK},     {0x0eb2, 0x0eb3, LETTER},
-    {0x0eb4, 0x0ebc, MARK},     {0x0ebd, 0x0ec6, LETTER},   {0x0ec8, 0x0ece, MARK},
-    {0x0edc, 0x0edf, LETTER},   {0x1000, 0x102a, LETTER},   {0x102b, 0x103e, MARK},
-    {0x103f, 0x103f, LETTER},   {0x1050, 0x1055, LETTER},   {0x1056, 0x1059, MARK},
-    {0x105a, 0x105d, LETTER},   {0x105e, 0x1060, MARK},     {0x1061, 0x1061, LETTER},
-    {0x1062, 0x1064, MARK},     {0x1065, 0x1066, LETTER},   {0x1067, 0x106d, MARK},
-    {0x106e, 0x1070, LETTER},   {0x1071, 0x1074, MARK},     {0x1075, 0x1081, LETTER},
-    {0x1082, 0x108d, MARK},     {0x108e, 0x108e, LETTER},   {0x1780, 0x17b3, LETTER},
-    {0x17b4, 0x17d3, MARK},     {0x17d7, 0x17d7, LETTER},   {0x17dd, 0x17dd, MARK},
-    {0x2e80, 0x2fd5, LETTER},   {0x3005, 0x3007, LETTER},   {0x3021, 0x3029, LETTER},
-    {0x3031, 0x3035, LETTER},   {0x303b, 0x303c, LETTER},   {0x3041, 0x3096, LETTER},
-    {0x3099, 0x309a, MARK},     {0x309d, 0x309f, LETTER},   {0x30a1, 0x30fa, LETTER},
-    {0x30fc, 0x30ff, LETTER},   {0x3105, 0x312f, LETTER},   {0x31a0, 0x31bf, LETTER},
-    {0x31f0, 0x31ff, LETTER},   {0x3400, 0x4dbf, LETTER},   {0x4e00, 0x9fff, LETTER},
-    {0xf900, 0xfaff, LETTER},   {0xff66, 0xff9d, LETTER},   {0xff9e, 0xff9f, MARK},
+    {0x0e01, 0x0e30, LETTER},   {0x0e31, 0x0e31, MARK},   {0x0e32, 0x0e33, LETTER},
+    {0x0e34, 0x0e3a, MARK},     {0x0e40, 0x0e46, LETTER}, {0x0e47, 0x0e4e, MARK},
+    {0x0e81, 0x0eb0, LETTER},   {0x0eb1, 0x0eb1, MARK},   {0x0eb2, 0x0eb3, LETTER},
+    {0x0eb4, 0x0ebc, MARK},     {0x0ebd, 0x0ec6, LETTER}, {0x0ec8, 0x0ece, MARK},
+    {0x0edc, 0x0edf, LETTER},   {0x1000, 0x102a, LETTER}, {0x102b, 0x103e, MARK},
+    {0x103f, 0x103f, LETTER},   {0x1050, 0x1055, LETTER}, {0x1056, 0x1059, MARK},
+    {0x105a, 0x105d, LETTER},   {0x105e, 0x1060, MARK},   {0x1061, 0x1061, LETTER},
+    {0x1062, 0x1064, MARK},     {0x1065, 0x1066, LETTER}, {0x1067, 0x106d, MARK},
+    {0x106e, 0x1070, LETTER},   {0x1071, 0x1074, MARK},   {0x1075, 0x1081, LETTER},
+    {0x1082, 0x108d, MARK},     {0x108e, 0x108e, LETTER}, {0x1780, 0x17b3, LETTER},
+    {0x17b4, 0x17d3, MARK},     {0x17d7, 0x17d7, LETTER}, {0x17dd, 0x17dd, MARK},
+    {0x2e80, 0x2fd5, LETTER},   {0x3005, 0x3007, LETTER}, {0x3021, 0x3029, LETTER},
+    {0x3031, 0x3035, LETTER},   {0x303b, 0x303c, LETTER}, {0x3041, 0x3096, LETTER},
+    {0x3099, 0x309a, MARK},     {0x309d, 0x309f, LETTER}, {0x30a1, 0x30fa, LETTER},
+    {0x30fc, 0x30ff, LETTER},   {0x3105, 0x312f, LETTER}, {0x31a0, 0x31bf, LETTER},
+    {0x31f0, 0x31ff, LETTER},   {0x3400, 0x4dbf, LETTER}, {0x4e00, 0x9fff, LETTER},
+    {0xf900, 0xfaff, LETTER},   {0xff66, 0xff9d, LETTER}, {0xff9e, 0xff9f, MARK},
     {0x20000, 0x323af, LETTER},
 };
 
@@ -54,7 +54,7 @@ static enum kind kind_of(uint32_t c)
             high = mid;
     }
     return low < sizeof ranges / sizeof *ranges && c >= ranges[low].first ? ranges[low].kind
-                                                                            : SPACED;
+                                                                          : SPACED;
 }
 
 struct Fts5Tokenizer {
@@ -138,8 +138,7 @@ static int tokenize(Fts5Tokenizer *t, void *arg, int flags, const char *text, in
 
         l.offset = at;
         if (end > at)
-            code =
-                t->words.xTokenize(t->words_state, &l, flags, text + at, end - at, take_word);
+            code = t->words.xTokenize(t->words_state, &l, flags, text + at, end - at, take_word);
         at = end;
         if (code == SQLITE_OK && at < n)
             code = take_pairs(&l, &at);
@@ -176,7 +175,8 @@ static void destroy(Fts5Tokenizer *t)
 
 int store_add_tokenizer(struct fts5_api *api)
 {
-    static fts5_tokenizer functions = {.xCreate = create, .xDelete = destroy, .xTokenize = tokenize};
+    static fts5_tokenizer functions = {
+        .xCreate = create, .xDelete = destroy, .xTokenize = tokenize};
 
     return api->xCreateTokenizer(api, STORE_TOKENIZER, api, &functions, NULL);
 }

@@ -260,8 +260,8 @@ static void start_prefault(struct tier_device *d)
     size_t n_bytes = d->base.block_bytes * d->base.n_blocks, ahead = n_bytes / 8;
 
     if (n_bytes >= PREFAULT_BYTES_MIN)
-        d->base.prefault = prefault_create(
-            d->pool, n_bytes, ahead < PREFAULT_AHEAD_MAX ? ahead : PREFAULT_AHEAD_MAX);
+        d->base.prefault = prefault_create(d->pool, n_bytes,
+                                           ahead < PREFAULT_AHEAD_MAX ? ahead : PREFAULT_AHEAD_MAX);
 }
 
 enum status tier_device_open(struct tier **out, const struct tier_device_config *c)

@@ -40,7 +40,7 @@ struct tier {
     uint64_t block_bytes, extent_bytes;
     uint32_t n_blocks, n_capacity, n_buffers;
     uint32_t n_free, n_leaving, n_arriving;
-    uint32_t *free_blocks; /* [n_blocks] stack */
+    uint32_t *free_blocks;     /* [n_blocks] stack */
     struct prefault *prefault; /* of `memory`; may be NULL */
     uint64_t n_failed, memory_bytes;
 };

@@ -117,7 +117,8 @@ static enum tarn_error send_object(struct tarn_answer *answer, const struct tarn
         e = call_id(answer, client, method, folder, id, body.data, body.len);
     else
         e = wait_refuse(answer, s == ERR_NOMEM ? TARN_ERR_NOMEM : TARN_ERR_INVALID,
-                        s == ERR_NOMEM ? NULL : "a text is not UTF-8, tools or metadata is not JSON");
+                        s == ERR_NOMEM ? NULL
+                                       : "a text is not UTF-8, tools or metadata is not JSON");
     buf_fini(&body);
     return e;
 }

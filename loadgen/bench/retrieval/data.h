@@ -15,7 +15,7 @@
 
 struct data {
     uint32_t dim, n, n_queries, k;
-    float *made;         /* what the pointers below point to, or NULL: the file */
+    float *made; /* what the pointers below point to, or NULL: the file */
     struct mapfile file;
     const float *x;   /* [n, dim] */
     const float *q;   /* [n_queries, dim] */

@@ -25,8 +25,9 @@ static enum status write_json(struct buf *out, const struct retrievalbench_optio
         "\"memory_bytes\": %" PRIu64 ", \"n_rebuilds\": %" PRIu64
         ", \"recall\": %.5f, \"median_us\": %.1f, \"p99_us\": %.1f, \"cpu_us\": %.1f, "
         "\"final_after\": [",
-        is_first ? "" : ",", r->wanted, r->stats.factory, r->is_loaded ? "true" : "false", r->build_s,
-        r->stats.memory_bytes, r->stats.n_rebuilds, r->recall, r->median_us, r->p99_us, r->cpu_us);
+        is_first ? "" : ",", r->wanted, r->stats.factory, r->is_loaded ? "true" : "false",
+        r->build_s, r->stats.memory_bytes, r->stats.n_rebuilds, r->recall, r->median_us, r->p99_us,
+        r->cpu_us);
 
     for (uint32_t i = 0; s == OK && i < o->stages; i++)
         s = buf_printf(out, "%s%.4f", i ? ", " : "", r->final_after[i]);

@@ -76,11 +76,8 @@ static void submit(struct lot *w, uint32_t slot, uint32_t n_prompt)
 /* Tokens of the slot in the next step. */
 static uint32_t step(struct lot *w, uint32_t slot)
 {
-    const struct sched_view view = {.arg = w,
-                                    .n_available = 1 << 20,
-                                    .match = match,
-                                    .need = need,
-                                    .reclaimable = reclaimable};
+    const struct sched_view view = {
+        .arg = w, .n_available = 1 << 20, .match = match, .need = need, .reclaimable = reclaimable};
     uint32_t n_of_slot = 0;
     struct plan plan;
 
