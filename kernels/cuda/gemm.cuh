@@ -38,6 +38,7 @@ struct product {
     uint32_t k;              /* padded to a multiple of GEMM_CHUNK; both operands are 0 behind K */
     uint32_t split;          /* gemm_split(k) */
     uint32_t n_tiles_min;    /* fewest large tiles that fill the device */
+    bool early;              /* the kernel may begin before the one in front has ended */
     const uint16_t *a;       /* [T, k] bf16; f16 for F16 weights */
     const unsigned char *w;  /* [N] rows */
     size_t w_row_bytes;

@@ -449,6 +449,7 @@ narrow_kernel(struct product p)
         if constexpr (BY_STEP)
             load_scales_ahead(begin);
     }
+    wait_for_inputs(); /* weights and scales are no kernel's results */
     sums_here.clear();
     for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
         memcpy(words, ahead, sizeof(words));
@@ -627,7 +628,8 @@ static void launch_narrow(cudaStream_t stream, const struct product *p)
 {
     dim3 grid(ceil_div(p->n, 16 * MT), ceil_div(p->n_rows, 8 * NT));
 
-    LAUNCH((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
+    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, p->early,
+                 *p);
 }
 
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
