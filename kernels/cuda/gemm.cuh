@@ -48,6 +48,8 @@ struct product {
     float *out;              /* [T, N], row stride out_stride */
     size_t out_stride;
     struct expert_rows x;    /* w and scales are those of expert 0 */
+    float *partials;         /* scratch: sums of ranges of K */
+    size_t n_partials_max;   /* floats */
 };
 
 static inline uint32_t gemm_split(uint32_t k)

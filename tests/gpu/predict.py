@@ -62,6 +62,7 @@ class Device:
     copy_rate: float = 3.0e12
     matrix_rate: float = 798e12
     n_sms: int = 132
+    n_partial_sums: int = (32 << 20) // 4
     n_partial_segments: int = (256 << 20) // (32 * 130 * 4)
 
 
@@ -197,6 +198,11 @@ class Op:
 
 # --- products ---
 
+def range_elements(kp: int) -> int:
+    """Elements of K in one of at most eight ranges (gemm_split)."""
+    return up(kp // 128, 8) * 128
+
+
 def narrow_tile(n_rows: int) -> tuple[int, int]:
     """Outputs and rows of a block of the kernels for few rows."""
     return (16, 8) if n_rows <= 8 else (32, 16) if n_rows <= 16 else (32, 32)
@@ -205,22 +211,30 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
     kp, each = row_elements(k), 2 if group == 0 else 1 if name == "int8" else 0.5
-    if t <= NARROW_ROWS_MAX:
-        outputs, rows = narrow_tile(t)
-        x, y = up(n, outputs), up(t, rows)
-        read = int(x * outputs * kp * each * y)
-        return Op("", 1, [Launch("narrow_kernel", x, y)],
-                  y * weight_bytes(weights, n, k) + 4 * t * n,
-                  f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows",
-                  l2_bytes=2 * x * t * kp, operations=2 * t * n * kp,
-                  counted=(read if group == 0 else 0, 0, 0))
+    share = f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows"
     outputs, rows = 128, 64 if group else 128
-    if up(t, rows) * up(n, outputs) < device.n_sms:
+    fills = up(t, rows) * up(n, outputs) >= device.n_sms
+    n_ranges = up(kp, range_elements(kp))
+    splits = group and not fills and n_ranges * t * n <= device.n_partial_sums
+    if t <= 16 or (t <= NARROW_ROWS_MAX and not (group and (fills or splits))):
+        outputs, rows = narrow_tile(t)
+        x, y = up(t, rows), up(n, outputs)
+        read = int(y * outputs * kp * each * x)
+        return Op("", 1, [Launch("narrow_kernel", x, y)],
+                  weight_bytes(weights, n, k) + 4 * t * n, share,
+                  l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
+                  counted=(read if group == 0 else 0, 0, 0))
+    splits = splits and t <= NARROW_ROWS_MAX
+    if not fills and not splits:
         outputs, rows = 64, 64
     x, y = up(t, rows), up(n, outputs)
-    return Op("", 1, [Launch("tile_kernel", x, y)],
-              weight_bytes(weights, n, k) + 2 * t * kp + 4 * t * n,
-              l2_bytes=x * n * kp * each + 2 * y * t * kp, operations=2 * t * n * kp,
+    launches = [Launch("tile_kernel", x, y, n_ranges if splits else 1)]
+    sums = 0
+    if splits:
+        launches.append(Launch("fold_kernel", up(n, 256), t))
+        sums = 2 * 4 * n_ranges * t * n  # written and read; the second-level cache keeps them
+    return Op("", 1, launches, weight_bytes(weights, n, k) + 2 * t * kp + 4 * t * n, share,
+              l2_bytes=x * n * kp * each + 2 * y * t * kp + sums, operations=2 * t * n * kp,
               counted=(0, 0, int(x * n * kp * each) + 2 * y * t * kp))
 
 

@@ -18,9 +18,10 @@ sys.path.insert(0, str(REPO / "tests" / "gpu"))
 import predict  # noqa: E402
 import report  # noqa: E402
 
-# K of qkv and gate_up is padded, that of o is not; heads share KV heads.
+# K of qkv and gate_up is padded, that of o is not; heads share KV heads. With 20 rows of integers
+# gate_up fills the emulated GPU with tiles, and the other products are split over K.
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 96,
-          "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 8,
+          "intermediate_size": 260, "num_hidden_layers": 2, "num_attention_heads": 8,
           "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300,
           "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
           "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
