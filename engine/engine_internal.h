@@ -72,6 +72,7 @@ struct engine {
     atomic_bool stopping;
     atomic_bool failed;       /* engine_failed() */
     atomic_bool reset_wanted; /* engine_reset_cache() */
+    atomic_bool is_paused;    /* engine_pause() */
     atomic_bool is_asked;     /* a question was stored (engine_ask.c) */
     atomic_bool leave_wanted; /* engine_leave_pool() */
     atomic_bool has_left;     /* engine_has_left_pool() */

@@ -683,8 +683,9 @@ void *engine_loop(void *arg)
         if (engine_answer(e))
             copying = true;
         engine_advance_contest(e);
-        bool holds, runs = begin_step(e, now, &holds);
-        bool idle = !runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0;
+        bool is_paused = atomic_load(&e->is_paused) && !atomic_load(&e->draining);
+        bool holds = false, runs = !is_paused && begin_step(e, now, &holds);
+        bool idle = is_paused || (!runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0);
         if (runs)
             run_step(e, now);
         if (e->config.check_each_step) {
@@ -695,7 +696,7 @@ void *engine_loop(void *arg)
         if (idle) {
             e->computed_ns = 0;
             /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
-            copying = copying || holds || e->live.n_waiting > 0;
+            copying = copying || holds || (e->live.n_waiting > 0 && !is_paused);
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
         }
     }

@@ -76,7 +76,7 @@ uint32_t running_abort(struct running *r, const struct account *a, const char *i
 
     pthread_mutex_lock(&r->lock);
     for (struct call *c = r->first; c; c = c->next_running) {
-        if (c->account->tenant_id != a->tenant_id || !fits(c, id, begins))
+        if ((a && c->account->tenant_id != a->tenant_id) || !fits(c, id, begins))
             continue;
         atomic_store(&c->is_aborted, true);
         call_cancel(c);

@@ -92,6 +92,41 @@ def an_abort_of_all_ends_the_tenants_calls_only() -> None:
         assert mine.result()["choices"][0]["finish_reason"] in ("abort", "length")
 
 
+def admin(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    status, _, answer = SERVER.request(method, path, body, {"x-api-key": "boss"})
+    return status, answer
+
+
+def a_paused_engine_runs_nothing_until_it_is_resumed() -> None:
+    """Requests wait, and answer then as they would have; or they end where the pause says so."""
+    body = {"messages": HELLO, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    for pause, resume in (("/pause?mode=keep", "/resume"),
+                          ("/pause_generation?mode=in_place", "/continue_generation")):
+        assert admin("POST", pause) == (200, {"is_paused": True})
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            waiting = pool.submit(ok, CHAT, {**body, "request_id": "paused"})
+            aborted = pool.submit(ok, CHAT, {**body, "request_id": "ended"})
+            wait_until(lambda: ok("/abort_requests", {"request_ids": ["ended"]})["aborted"] == 1)
+            assert aborted.result()["choices"][0]["finish_reason"] == "abort"
+            assert not waiting.done()
+            assert admin("GET", "/is_paused") == (200, {"is_paused": True})
+            assert admin("POST", resume) == (200, {"is_paused": False})
+            told = waiting.result()["choices"][0]["message"]["content"]
+        assert told == ok(CHAT, body)["choices"][0]["message"]["content"]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(ok, CHAT, LONG)
+        wait_until(lambda: n_running() > 0 or running.done())
+        for path, asked in (("/pause", None), ("/pause?mode=abort", None), ("/pause_generation?mode=abort", None),
+                            ("/pause_generation", {"mode": "abort"})):
+            assert admin("POST", path, asked)[0] == 200
+        assert running.result()["choices"][0]["finish_reason"] in ("abort", "length")
+        assert admin("POST", "/resume")[0] == 200
+    for path in ("/pause?mode=in_place", "/resume", "/pause_generation?mode=keep", "/resume"):
+        assert admin("POST", path)[0] == 200
+    assert admin("POST", "/pause?mode=wait")[1]["error"]["param"] == "mode"
+    assert post("/pause", {})[0] == 403
+
+
 def an_answer_tells_its_times() -> None:
     body = {"messages": HELLO, "max_tokens": 5, "ignore_eos": True, "return_timings": True}
     answer = ok(CHAT, body)
@@ -160,7 +195,8 @@ def older_functions_become_tools() -> None:
 
 
 TESTS = [a_request_names_its_answer, an_aborted_answer_ends_with_what_it_has,
-         an_abort_of_all_ends_the_tenants_calls_only, an_answer_tells_its_times,
+         an_abort_of_all_ends_the_tenants_calls_only,
+         a_paused_engine_runs_nothing_until_it_is_resumed, an_answer_tells_its_times,
          what_render_writes_can_be_generated, a_prefill_is_handed_over,
          older_functions_become_tools]
 

@@ -95,10 +95,15 @@ def answers_fit_openais_document() -> None:
     openai_schema.check("CreateChatCompletionRequest", {**ask, "model": "m", "seed": 1})
 
 
-def sound_and_pictures_are_501() -> None:
+def what_is_not_built_is_501() -> None:
     for path in ("audio/speech", "audio/transcriptions", "audio/translations",
                  "images/generations", "images/edits", "images/variations"):
         status, _, answer = SERVER.request("POST", "/v1/" + path, {"model": "x"})
+        assert status == 501 and answer["error"]["code"] == "not_implemented", answer
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter",
+                 "/unload_lora_adapter", "/sleep", "/wake_up", "/release_memory_occupation",
+                 "/resume_memory_occupation"):
+        status, _, answer = SERVER.request("POST", path, {})
         assert status == 501 and answer["error"]["code"] == "not_implemented", answer
 
 
@@ -114,7 +119,7 @@ def what_is_refused_is_refused_by_name() -> None:
 
 
 TESTS = [the_document_is_whole, every_path_is_served, answers_fit_the_document,
-         answers_fit_openais_document, sound_and_pictures_are_501,
+         answers_fit_openais_document, what_is_not_built_is_501,
          what_is_refused_is_refused_by_name]
 
 

@@ -30,7 +30,7 @@ PAGE = REPO / "docs" / "user" / "parameters.md"
 SENT = REPO / "tests" / "integration" / "sent.json"
 COMMAND = "tests/tools/openapi_page.py"
 REFUSED = ("NOT_SET", "REFUSED")
-NOT_DESCRIBED = ("api_media",)  # handlers whose only answer is 501
+NOT_DESCRIBED = ("api_media", "api_adapters", "api_sleep")  # handlers whose only answer is 501
 
 # --- the server's tables ---
 
@@ -227,6 +227,11 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("GET", "/metrics", "", "", False, {}, "Prometheus text"),
     ("GET", "/cache", "", OBJECT, False, {"spans": integer(0, 256)}, "Content of the KV cache"),
     ("DELETE", "/cache", "", OBJECT, False, {"span": string()}, "Evict what no request uses"),
+    ("POST", "/pause", "", OBJECT, False, {"mode": of.one_of("abort", "keep", "in_place")}, "Run no steps"),
+    ("POST", "/pause_generation", "", OBJECT, False, {"mode": of.one_of("abort", "keep", "in_place")}, "The same"),
+    ("POST", "/resume", "", OBJECT, False, {}, "Run steps again"),
+    ("POST", "/continue_generation", "", OBJECT, False, {}, "The same"),
+    ("GET", "/is_paused", "", OBJECT, False, {}, "Whether the engine is paused"),
     ("POST", "/reset_prefix_cache", "", OBJECT, False, {}, "Evict what no request uses"),
     ("POST", "/flush_cache", "", OBJECT, False, {}, "The same"),
     ("GET", "/openapi.json", "", OBJECT, False, {}, "This document"),

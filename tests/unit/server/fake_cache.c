@@ -10,6 +10,20 @@ void engine_reset_cache(struct engine *e)
     atomic_fetch_add(&fake_n_resets, 1);
 }
 
+static atomic_bool is_paused;
+
+void engine_pause(struct engine *e, bool pauses)
+{
+    (void)e;
+    atomic_store(&is_paused, pauses);
+}
+
+bool engine_is_paused(const struct engine *e)
+{
+    (void)e;
+    return atomic_load(&is_paused);
+}
+
 enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)
 {
     (void)e;
