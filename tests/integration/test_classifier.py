@@ -147,10 +147,21 @@ class Classifier(unittest.TestCase):
         self.check(SHORT, None)
         path.write_text(json.dumps({**whole, "post_processor": {
             "type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}}))
-        self.check(SHORT, OTHER)
+        self.assertEqual(self.check(SHORT, OTHER).ids.count(3), 2)
         path.write_text(json.dumps({**whole, "post_processor": {"type": "Sequence", "processors": [
             whole["post_processor"], whole["post_processor"]]}}))
         self.refused("no template of two texts")
+
+    def test_the_processor_of_roberta_is_its_template(self) -> None:
+        self.make("xlm-roberta")
+        want = self.check(SHORT, OTHER)
+        path = self.model / "tokenizer.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": {
+            "type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0],
+            "trim_offsets": True, "add_prefix_space": False}}))
+        got = self.check(SHORT, OTHER)
+        self.assertEqual((got.ids, got.raw), (want.ids, want.raw))
+        self.assertEqual([i for i in got.ids if i in (0, 2)], [0, 2, 2, 2])
 
     def test_hostile_configs_are_refused_with_words(self) -> None:
         labels = {"id2label": None}
