@@ -205,42 +205,36 @@ ALWAYS_INLINE void attn_broadcast(vf *b, int n_rows, const float *a, size_t a_ro
 
 /* --- scores --- */
 
-/* The i-th boundary of n parts of [0, dim), which are even but for the last: bf16 has pairs. */
-static inline uint32_t attn_cut(uint32_t dim, int n, int i)
-{
-    return i == n ? dim : dim / (2 * (uint32_t)n) * 2 * (uint32_t)i;
-}
-
-/* A loop over the keys of several blocks. */
-struct attn_keys {
-    const unsigned char *k[ATTN_COLS_MAX]; /* rows of the blocks at the loop's first column */
-    ptrdiff_t ahead[ATTN_COLS_MAX];        /* from there to what is prefetched; 0: nothing */
-};
-
-/* Add the products of dimensions [d, end) to the scores acc. Few rows: `fetch` is prefetched from
- * its begin to its end, at the rate at which keys are read; NULL: nothing. */
-ALWAYS_INLINE void attn_scores_steps(vf *acc, const struct attn_group *g, struct attn_keys *keys,
-                                     enum dtype t, int n_rows, int nb, int nv, uint32_t d,
-                                     uint32_t end, const unsigned char *fetch)
+/* Scores of `nb` blocks from `block` on, vectors [col, col + nv) of each. */
+KERNEL_BODY void attn_scores_of(const struct attn_group *g, enum dtype t, int n_rows, int nb,
+                                int nv, uint32_t block, uint32_t col)
 {
     const int nc = nb * nv;
     const bool few = n_rows <= ATTN_FEW_ROWS;
-    const size_t width = (size_t)nv * VW * attn_col_bytes(t);
+    const size_t bytes = attn_col_bytes(t), step = KV_BLOCK_TOKENS * bytes;
+    const uint32_t dim = g->task->job->dim;
     const uint32_t per_step = t == DTYPE_BF16 ? 2 : 1;
-    const float *a = g->q + (size_t)d * (uint32_t)n_rows;
+    const unsigned char *k[ATTN_COLS_MAX];
+    ptrdiff_t ahead[ATTN_COLS_MAX];
+    const float *a = g->q;
+    vf acc[ACC_MAX];
 
-    for (; d < end; d += per_step, a += per_step * (uint32_t)n_rows) {
-        bool pair = t == DTYPE_BF16 && d + 1 < end;
+    UNROLL
+    for (int b = 0; b < nb; b++) {
+        k[b] = attn_block(g, 0, block + (uint32_t)b) + col * bytes;
+        ahead[b] = attn_ahead(g, 0, block + (uint32_t)b, attn_distance(n_rows));
+    }
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        acc[i] = v_set1(0);
+    for (uint32_t d = 0; d < dim; d += per_step, a += per_step * (uint32_t)n_rows) {
+        bool pair = t == DTYPE_BF16 && d + 1 < dim;
         vf w[2][ATTN_COLS_MAX], b0[ATTN_FEW_ROWS], b1[ATTN_FEW_ROWS];
 
-        if (few && fetch) {
-            fetch_lines_l2(fetch, (size_t)nb * width);
-            fetch += (size_t)nb * width;
-        }
         UNROLL
-        for (int b = 0; !few && b < nb; b++)
-            if (keys->ahead[b])
-                fetch_lines(keys->k[b], width, keys->ahead[b]);
+        for (int b = 0; b < nb; b++)
+            if (ahead[b])
+                attn_fetch(k[b], (size_t)nv * VW * bytes, ahead[b], n_rows);
         if (few) {
             attn_broadcast(b0, n_rows, a, 1);
             if (pair)
@@ -248,8 +242,7 @@ ALWAYS_INLINE void attn_scores_steps(vf *acc, const struct attn_group *g, struct
         }
         UNROLL
         for (int i = 0; i < nc; i++) {
-            attn_load2(&w[0][i], &w[1][i], t, false,
-                       keys->k[i / nv] + (size_t)(i % nv) * VW * attn_col_bytes(t), VW);
+            attn_load2(&w[0][i], &w[1][i], t, false, k[i / nv] + (size_t)(i % nv) * VW * bytes, VW);
             if (few)
                 attn_step_few(acc, n_rows, nc, i, b0, w[0][i]);
             if (few && pair)
@@ -261,43 +254,7 @@ ALWAYS_INLINE void attn_scores_steps(vf *acc, const struct attn_group *g, struct
             attn_step(acc, n_rows, nc, a + n_rows, 1, w[1]);
         UNROLL
         for (int b = 0; b < nb; b++)
-            keys->k[b] += KV_BLOCK_TOKENS * attn_col_bytes(t);
-    }
-}
-
-/* Scores of `nb` blocks from `block` on, vectors [col, col + nv) of each. */
-KERNEL_BODY void attn_scores_of(const struct attn_group *g, enum dtype t, int n_rows, int nb,
-                                int nv, uint32_t block, uint32_t col)
-{
-    const int nc = nb * nv;
-    const bool few = n_rows <= ATTN_FEW_ROWS;
-    const uint32_t dim = g->task->job->dim;
-    struct attn_keys keys;
-    vf acc[ACC_MAX];
-
-    UNROLL
-    for (int b = 0; b < nb; b++) {
-        uint32_t i = block + (uint32_t)b;
-
-        keys.k[b] = attn_block(g, 0, i) + col * attn_col_bytes(t);
-        keys.ahead[b] = attn_ahead(g, 0, i, attn_distance(n_rows));
-    }
-    UNROLL
-    for (int i = 0; i < n_rows * nc; i++)
-        acc[i] = v_set1(0);
-    if (few) {
-        /* The blocks are read side by side, but prefetched one after the other: the hardware runs
-         * ahead of one stream, and not of as many at once. */
-        const unsigned char *from[ATTN_COLS_MAX];
-
-        for (int b = 0; b < nb; b++)
-            from[b] = keys.ahead[b] ? keys.k[b] + keys.ahead[b] : NULL;
-#pragma GCC unroll 1
-        for (int b = 0; b < nb; b++)
-            attn_scores_steps(acc, g, &keys, t, n_rows, nb, nv, attn_cut(dim, nb, b),
-                              attn_cut(dim, nb, b + 1), from[b]);
-    } else {
-        attn_scores_steps(acc, g, &keys, t, n_rows, nb, nv, 0, dim, NULL);
+            k[b] += step;
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++) {
