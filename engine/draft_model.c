@@ -49,7 +49,7 @@ struct draft_model {
     uint32_t *seat_of;  /* [n_slots]; NONE */
     struct wait *waits; /* [n_slots] */
     uint64_t n_steps;
-    uint64_t turned_at; /* step at which a waiting sequence took a seat that was in use */
+    uint64_t turned_at;       /* step at which a waiting sequence took a seat that was in use */
     struct draft_seq **picks; /* [n_seats] of the pass under way: those that get a guess */
     uint32_t n_picks;
     float *logits;                     /* [n_picks, V] of the pass under way */
