@@ -84,7 +84,7 @@ static bool looks_elsewhere(struct cache_seq *s)
         return true;
     if (!s->has_looked) {
         describe_blocks(s, c->meta, n);
-        s->lookups[1] = store_begin_lookup(c->store, s->keys, c->meta, n);
+        s->lookups[1] = store_begin_lookup(c->store, s->keys, c->meta, n, c->n_seqs);
         s->has_looked = true;
     }
     return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);

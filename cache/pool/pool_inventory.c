@@ -74,6 +74,11 @@ bool inventory_has(const struct inventory *v, const struct kv_key *key)
     return pool_table_find(&v->blocks, key->bytes) != NULL;
 }
 
+bool inventory_may_have(const struct inventory *v, const struct kv_key *key)
+{
+    return v->is_listing || inventory_has(v, key);
+}
+
 uint32_t inventory_n_segments(const struct inventory *v)
 {
     return v->n_announced;

@@ -385,7 +385,20 @@ void set_replica(struct store *st, uint32_t node, bool is_replica)
     set_price(st, node);
 }
 
-/* A segment is one node, or several where it was split or grew. */
+/* Children of the node that belong to its segment. */
+static uint32_t n_branches(const struct store *st, uint32_t node)
+{
+    uint32_t n = 0;
+
+    for (uint32_t c = ktree_first_child(st->tree, node); c != KTREE_NONE;
+         c = ktree_next_sibling(st->tree, c))
+        n += !st->info[c].starts_segment && st->info[c].tail_of == KTREE_NONE;
+    return n;
+}
+
+/* A segment is one node, or several where it was split or grew. The directory knows it by its first
+ * block: where prompts part within it, other holders have other branches, so what lies behind the
+ * parting is no replica. */
 static void note_segment(struct store *st, uint32_t first, bool is_replica)
 {
     for (uint32_t x = first; x != KTREE_NONE;) {
@@ -394,6 +407,7 @@ static void note_segment(struct store *st, uint32_t first, bool is_replica)
             continue;
         }
         set_replica(st, x, is_replica);
+        is_replica = is_replica && n_branches(st, x) <= 1;
         x = ktree_next(st->tree, x, first);
     }
 }
