@@ -28,6 +28,7 @@ struct preambles;
 struct publisher;
 struct responses;
 struct router_flows;
+struct running;
 struct tally;
 
 struct server {
@@ -53,6 +54,7 @@ struct server {
     char system_fingerprint[32];
     struct structured *structured;  /* forms of answers; locks itself */
     struct responses *responses;    /* of /v1/responses; locks itself */
+    struct running *running;        /* calls that the engine has; locks itself */
     struct background *background;  /* of /v1/responses; locks itself; closed by main */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;

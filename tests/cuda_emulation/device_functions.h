@@ -51,6 +51,10 @@ enum emulation_wait {
     WAIT_KINDS
 };
 
+/* trace.cc: bytes that a kernel read in each of these ways. */
+enum emulation_read { EMULATION_WEIGHT, EMULATION_ONCE, EMULATION_COPIED, EMULATION_READS };
+extern uint64_t emulation_bytes[EMULATION_READS];
+
 /* grid.cc */
 [[noreturn]] void emulation_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int emulation_block_barrier(emulation_wait kind, int predicate, emulation_place place);

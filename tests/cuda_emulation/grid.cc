@@ -441,6 +441,7 @@ void emulation_copy_async(void *shared, const void *global, bool valid, emulatio
     if (!emulation_is_shared(shared, 16))
         emulation_die("cp_async16 at %s:%d: %p is not in shared memory", place.file, place.line,
                       shared);
+    emulation_bytes[EMULATION_COPIED] += valid ? 16 : 0;
     me->copies.push_back({shared, valid ? global : nullptr, me->group});
     if (grid.early_copies && random_to(2))
         run_copies(me, me->group + 1);
@@ -609,4 +610,5 @@ void grid_run(const char *name, const void *kernel, dim3 blocks, dim3 block, siz
     grid.active = false;
     grid.n_kernels++;
     grid.n_blocks += n;
+    trace_kernel(name, blocks, block);
 }

@@ -47,6 +47,10 @@ bool grid_is_running(void);
 void shared_fill(const void *kernel);
 bool shared_holds(const void *kernel, const void *p, size_t n_bytes);
 
+/* trace.cc: what a kernel and a product of cuBLASLt did, for TARN_EMULATION_TRACE. */
+void trace_kernel(const char *name, dim3 blocks, dim3 block);
+void trace_product(uint64_t n_outputs, uint64_t n_rows, uint64_t k);
+
 /* memory.cc */
 struct allocation {
     char *base;

@@ -129,11 +129,13 @@ static inline uint4 emulation_load16(const char *name, const void *global)
 
 static inline uint4 load_once16(const void *global)
 {
+    emulation_bytes[EMULATION_ONCE] += 16;
     return emulation_load16("load_once16", global);
 }
 
 static inline uint4 load_weight16(const void *global)
 {
+    emulation_bytes[EMULATION_WEIGHT] += 16;
     return emulation_load16("load_weight16", global);
 }
 
