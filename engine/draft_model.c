@@ -11,6 +11,9 @@
 #define NONE UINT32_MAX
 /* A seat that was not used for so many steps may be taken by another sequence. */
 #define SEAT_IDLE_STEPS 32
+/* Where more sequences want a seat than there are, one seat changes hands every so many steps. The
+ * next sequence reads its whole text again, some forward passes. */
+#define SEAT_TURN_STEPS 64
 
 struct seat {
     uint32_t slot;    /* NONE: free */
@@ -18,7 +21,13 @@ struct seat {
     uint32_t n;       /* tokens behind it that have KV */
     bool is_foreign;  /* an id of the sequence is not in the draft model's vocabulary */
     uint64_t used_at; /* number of the step */
+    uint64_t since;   /* that at which the sequence took the seat */
     uint32_t *ids;    /* [window] */
+};
+
+/* A sequence that asked for a seat and got none; all 0: none. */
+struct wait {
+    uint64_t since, asked_at; /* numbers of steps */
 };
 
 struct draft_model {
@@ -38,7 +47,9 @@ struct draft_model {
     struct seat *seats; /* [n_seats] */
     uint32_t *ids;      /* [n_seats, window] of the seats */
     uint32_t *seat_of;  /* [n_slots]; NONE */
+    struct wait *waits; /* [n_slots] */
     uint64_t n_steps;
+    uint64_t turned_at;       /* step at which a waiting sequence took a seat that was in use */
     struct draft_seq **picks; /* [n_seats] of the pass under way: those that get a guess */
     uint32_t n_picks;
     float *logits;                     /* [n_picks, V] of the pass under way */
@@ -201,9 +212,10 @@ static enum status create_seats(struct draft_model *m)
     m->seats = calloc(m->n_seats, sizeof *m->seats);
     m->ids = calloc((size_t)m->n_seats * m->window, sizeof *m->ids);
     m->seat_of = calloc(m->c.n_slots, sizeof *m->seat_of);
+    m->waits = calloc(m->c.n_slots, sizeof *m->waits);
     m->picks = calloc(m->n_seats, sizeof *m->picks);
     m->scratch = calloc((size_t)m->n_seats * m->n_vocab, sizeof *m->scratch);
-    if (!m->seats || !m->ids || !m->seat_of || !m->picks || !m->scratch)
+    if (!m->seats || !m->ids || !m->seat_of || !m->waits || !m->picks || !m->scratch)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < m->n_seats; i++)
         m->seats[i] = (struct seat){.slot = NONE, .ids = m->ids + (size_t)i * m->window};
@@ -221,7 +233,8 @@ static enum status create_forward(struct draft_model *m)
                                .n_out_max = m->n_seats,
                                .n_pos = m->window,
                                .n_seqs_max = m->n_seats,
-                               .n_blocks_max = m->pool.n_blocks};
+                               .n_blocks_max = m->pool.n_blocks,
+                               .graphs = m->c.graphs};
 
     m->pool.base = device_alloc(m->device, kv_block_bytes(&m->pool) * m->pool.n_blocks);
     if (!m->pool.base)
@@ -275,6 +288,7 @@ void draft_model_close(struct draft_model *m)
     free(m->seats);
     free(m->ids);
     free(m->seat_of);
+    free(m->waits);
     free(m->picks);
     free(m->scratch);
     free(m->dir);
@@ -298,47 +312,86 @@ uint32_t draft_model_rows_max(const struct draft_model *m)
 
 /* --- seats --- */
 
-void draft_model_step(struct draft_model *m)
-{
-    m->n_steps++;
-}
-
 void draft_model_drop(struct draft_model *m, uint32_t slot)
 {
-    if (!m || m->seat_of[slot] == NONE)
+    if (!m)
+        return;
+    m->waits[slot] = (struct wait){0};
+    if (m->seat_of[slot] == NONE)
         return;
     m->seats[m->seat_of[slot]].slot = NONE;
     m->seat_of[slot] = NONE;
 }
 
-/* Return the sequence's seat: the one that it has, a free one, or one that was idle for long. */
-static uint32_t seat_for(struct draft_model *m, uint32_t slot)
+/* Return a free seat, or the one that was idle for longest; NONE: there is none. */
+static uint32_t free_seat(const struct draft_model *m)
 {
     uint32_t best = NONE;
 
-    if (m->seat_of[slot] != NONE)
-        return m->seat_of[slot];
     for (uint32_t i = 0; i < m->n_seats; i++) {
         const struct seat *s = &m->seats[i];
-        if (s->slot == NONE) {
-            best = i;
-            break;
-        }
+        if (s->slot == NONE)
+            return i;
         if (s->used_at + SEAT_IDLE_STEPS < m->n_steps &&
             (best == NONE || s->used_at < m->seats[best].used_at))
             best = i;
     }
-    if (best == NONE)
-        return NONE;
-    struct seat *s = &m->seats[best];
+    return best;
+}
+
+static void take_seat(struct draft_model *m, uint32_t at, uint32_t slot)
+{
+    struct seat *s = &m->seats[at];
+
     if (s->slot != NONE)
         m->seat_of[s->slot] = NONE;
     s->slot = slot;
     s->n = 0;
     s->start = NONE; /* of nothing yet */
     s->is_foreign = false;
-    m->seat_of[slot] = best;
-    return best;
+    s->used_at = s->since = m->n_steps;
+    m->seat_of[slot] = at;
+    m->waits[slot] = (struct wait){0};
+}
+
+/* Return the sequence's seat: the one that it has, or one that it takes now; NONE: it waits. */
+static uint32_t seat_for(struct draft_model *m, uint32_t slot)
+{
+    struct wait *w = &m->waits[slot];
+
+    if (m->seat_of[slot] != NONE)
+        return m->seat_of[slot];
+    uint32_t at = free_seat(m);
+    if (at != NONE) {
+        take_seat(m, at, slot);
+        return at;
+    }
+    if (w->asked_at + SEAT_IDLE_STEPS < m->n_steps)
+        w->since = m->n_steps;
+    w->asked_at = m->n_steps;
+    return NONE;
+}
+
+void draft_model_step(struct draft_model *m)
+{
+    uint32_t slot = NONE, at = 0;
+
+    m->n_steps++;
+    if (m->turned_at + SEAT_TURN_STEPS > m->n_steps)
+        return;
+    for (uint32_t i = 0; i < m->c.n_slots; i++) {
+        const struct wait *w = &m->waits[i];
+        if (w->asked_at > 0 && w->asked_at + SEAT_IDLE_STEPS >= m->n_steps &&
+            (slot == NONE || w->since < m->waits[slot].since))
+            slot = i;
+    }
+    if (slot == NONE)
+        return;
+    for (uint32_t i = 1; i < m->n_seats; i++)
+        if (m->seats[i].since < m->seats[at].since)
+            at = i;
+    m->turned_at = m->n_steps;
+    take_seat(m, at, slot);
 }
 
 /* Keep the KV of the ids that the sequence still has, but for that of the last one: the next guess

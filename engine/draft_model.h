@@ -9,10 +9,11 @@
  * KV. The draft model's KV is private: neither cached nor shared, and no part of cache/. A store of
  * a fixed size has a number of seats, each for one sequence and `window` tokens. A sequence takes a
  * free seat, or that of a sequence that asked for no guess in a while (preempted ones, and those
- * whose guesses come from their own text). The ids of a seat are compared with those of the
- * sequence at each use, so wrong guesses, preemptions and cache hits need no call: KV of other ids
- * is computed again. A sequence that outgrows the window goes on with its latest window / 2 tokens:
- * the draft model does not see what was before.
+ * whose guesses come from their own text). Where all are in use, sequences take turns: from time to
+ * time the one that waits for longest takes the seat that was held for longest. The ids of a seat
+ * are compared with those of the sequence at each use, so wrong guesses, preemptions and cache hits
+ * need no call: KV of other ids is computed again. A sequence that outgrows the window goes on with
+ * its latest window / 2 tokens: the draft model does not see what was before.
  *
  * Owns    the model's weights, the KV store, the buffers of its forward pass. Borrows the device.
  * Thread  draft_model_open() on the engine's opening thread; then the engine thread.
@@ -48,6 +49,7 @@ struct draft_model_config {
     uint32_t n_seqs_max;    /* in one forward pass */
     uint32_t n_rows_max;    /* of the device: max_rows in struct device_config */
     uint32_t max_model_len; /* no sequence is longer */
+    bool graphs;            /* as in forward_config */
     uint64_t kv_bytes;      /* of the store at most; 0: what DRAFT_SEATS_DEFAULT sequences need */
 };
 
@@ -90,7 +92,7 @@ uint32_t draft_model_unseen(struct draft_model *m, const struct draft_seq *q);
  * seat in this step. The sum of their rows is at most draft_model_rows_max(). A sequence all of
  * whose ids are computed then has one more guess. */
 NODISCARD enum status draft_model_run(struct draft_model *m, struct draft_seq *seqs, uint32_t n);
-/* A step of the engine begins: seats that no step used lately may be taken. */
+/* A step of the engine begins: a seat may change hands. */
 void draft_model_step(struct draft_model *m);
 /* The sequence has left. No effect where it has no seat, or on NULL. */
 void draft_model_drop(struct draft_model *m, uint32_t slot);

@@ -45,6 +45,7 @@ struct server {
     struct preambles *preambles;   /* the operator's; NULL: none. Borrowed: set by main */
     struct library *library;       /* documents; NULL: off. Borrowed: set by main */
     struct embeddings *embeddings; /* NULL: no --embedding-model. Borrowed: set by main */
+    struct embeddings *classifier; /* NULL: no --rerank-model. Borrowed: set by main */
     struct publisher *kv_events;   /* NULL: none. Borrowed: set by main */
     struct auth *auth;
     struct tally *tally;               /* counters of the HTTP side */

@@ -32,6 +32,8 @@
 #define ATTN_CHUNKS 8
 /* Most queries of a task; they walk the segments together. */
 #define ATTN_QUERIES 48
+/* Most tasks that walk the segments side by side. */
+#define ATTN_SIDE_MAX (ATTN_QUERIES / ATTN_FEW_ROWS)
 
 /* Merge the tile into the row's running result by log-sum-exp. */
 static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
@@ -286,6 +288,26 @@ static const struct attn_segment *attn_first_segment(const struct attn_task *tas
     return task->job->p->segments + task->seq->seg0;
 }
 
+/* Tasks [n] of KV heads of one sequence, segment by segment. `next`: the task behind them, or
+ * NULL. */
+static void attn_walk(const struct attn_task *tasks, uint32_t n, const struct attn_task *next)
+{
+    const struct attn_segment *segs = attn_first_segment(tasks);
+    uint32_t n_segs = tasks->seq->n_segs;
+
+    for (uint32_t i = 0; i < n; i++)
+        attn_pack(&tasks[i]);
+    for (uint32_t at = 0; at < n_segs * n; at++) {
+        uint32_t s = at / n, i = at % n;
+
+        if (at + 1 < n_segs * n)
+            attn_segment(&tasks[i], &segs[s], &tasks[(i + 1) % n], &segs[(at + 1) / n]);
+        else
+            attn_segment(&tasks[i], &segs[s], next,
+                         next && next->seq->n_segs > 0 ? attn_first_segment(next) : NULL);
+    }
+}
+
 /* `next`: the task behind it, or NULL. */
 static void attn_task_run(const struct attn_task *task, const struct attn_task *next)
 {
@@ -295,36 +317,82 @@ static void attn_task_run(const struct attn_task *task, const struct attn_task *
         return;
     }
 #endif
-    const struct attn_segment *segs = attn_first_segment(task);
-    uint32_t n = task->seq->n_segs;
+    attn_walk(task, 1, next);
+}
 
-    attn_pack(task);
-    for (uint32_t s = 0; s + 1 < n; s++)
-        attn_segment(task, &segs[s], task, &segs[s + 1]);
-    if (n > 0)
-        attn_segment(task, &segs[n - 1], next,
-                     next && next->seq->n_segs > 0 ? attn_first_segment(next) : NULL);
+/* Tasks of one sequence that walk its segments side by side. The keys of all KV heads in a block
+ * lie behind each other, and so do the values. A task of few queries reads them from memory, and
+ * what the hardware prefetches behind the end of one head's is the next head's then. */
+struct attn_side {
+    struct attn_task tasks[ATTN_SIDE_MAX]; /* the last n; KV heads ascend */
+    struct cpu_attn_scratch mem[ATTN_SIDE_MAX];
+    uint32_t n;
+};
+
+static const struct attn_task *attn_side_first(const struct attn_side *side)
+{
+    return side->n > 0 ? &side->tasks[ATTN_SIDE_MAX - side->n] : NULL;
+}
+
+/* Fill `side` with tasks from number `begin` on; returns the number behind them. */
+static uint32_t attn_side_fill(struct attn_side *side, const struct attn_job *job, uint32_t begin,
+                               uint32_t end, uint32_t thread)
+{
+    uint32_t i = begin, n_queries = 0;
+
+    side->n = 0;
+    for (; i < end && side->n < ATTN_SIDE_MAX; i++) {
+        uint32_t at = ATTN_SIDE_MAX - 1 - side->n;
+        struct attn_task *task = &side->tasks[at];
+        struct cpu_attn_scratch *mem = &side->mem[at];
+
+        *mem = job->cpu->attn[thread];
+        *task = (struct attn_task){.job = job, .mem = mem};
+        /* Last rows first: they see the most keys, and a long task at the end would leave the other
+         * threads idle. */
+        attn_task_find(job, job->n_tasks - 1 - i, task);
+        if (side->n > 0 && (job->amx || task->seq != task[1].seq ||
+                            task->n_queries > ATTN_FEW_ROWS || task[1].n_queries > ATTN_FEW_ROWS))
+            break;
+        mem->q += (size_t)n_queries * job->dim;
+        mem->out += (size_t)n_queries * job->dim_padded;
+        mem->max += n_queries;
+        mem->sum += n_queries;
+        n_queries += task->n_queries;
+        side->n++;
+    }
+    return i;
+}
+
+static void attn_side_run(const struct attn_side *side, const struct attn_task *next)
+{
+    const struct attn_task *tasks = attn_side_first(side);
+
+    for (uint32_t i = 0; i < side->n; i++) {
+        if (tasks[i].tiles)
+            attn_clear_unseen(&tasks[i]);
+        for (uint32_t q = 0; q < tasks[i].n_queries; q++)
+            tasks[i].mem->sum[q] = 0;
+    }
+    if (side->n > 1)
+        attn_walk(tasks, side->n, next);
+    else
+        attn_task_run(tasks, next);
+    for (uint32_t i = 0; i < side->n; i++)
+        if (!tasks[i].tiles)
+            attn_write(&tasks[i], attn_unit_of_max(tasks->job));
 }
 
 static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct attn_job *job = arg;
-    struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]}, next = task;
+    struct attn_side sides[2];
+    uint32_t now = 0;
 
-    /* Last rows first: they see the most keys, and a long task at the end would leave the other
-     * threads idle. */
-    attn_task_find(job, job->n_tasks - 1 - begin, &next);
-    for (uint32_t i = begin; i < end; i++) {
-        task = next;
-        if (i + 1 < end)
-            attn_task_find(job, job->n_tasks - 2 - i, &next);
-        if (task.tiles)
-            attn_clear_unseen(&task);
-        for (uint32_t q = 0; q < task.n_queries; q++)
-            task.mem->sum[q] = 0;
-        attn_task_run(&task, i + 1 < end ? &next : NULL);
-        if (!task.tiles)
-            attn_write(&task, attn_unit_of_max(job));
+    begin = attn_side_fill(&sides[now], job, begin, end, thread);
+    for (; sides[now].n > 0; now ^= 1) {
+        begin = attn_side_fill(&sides[now ^ 1], job, begin, end, thread);
+        attn_side_run(&sides[now], attn_side_first(&sides[now ^ 1]));
     }
 }
 

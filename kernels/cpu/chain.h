@@ -108,6 +108,15 @@ ALWAYS_INLINE void chain_fetch_step(const struct chain_fetch *f, uint32_t i)
     __builtin_prefetch(from[1] + at, 0, 2);
 }
 
+/* Prefetch n lines from `at` on into the second-level cache; returns what is behind them. */
+ALWAYS_INLINE const unsigned char *chain_fetch_lines(const unsigned char *at, uint32_t n)
+{
+#pragma GCC unroll 1
+    for (; n > 0; n--, at += 64)
+        __builtin_prefetch(at, 0, 2);
+    return at;
+}
+
 /* Prefetch n_bytes from w on into the second-level cache. */
 ALWAYS_INLINE void fetch_lines_l2(const unsigned char *w, size_t n_bytes)
 {

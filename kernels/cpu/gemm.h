@@ -29,6 +29,8 @@ struct gemm_panel {
     uint32_t begin, end;
     uint32_t thread;
     struct chain_fetch fetch; /* prefetched by the first group only */
+    /* In its place: the next panel, of which each group prefetches a share; or NULL. */
+    const unsigned char *shared;
 };
 
 /* How one kind of weight is multiplied. */
@@ -40,6 +42,7 @@ struct gemm_kernel {
     /* Pack the rows of one group, from a on. */
     void (*pack)(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows);
     void (*panel)(const struct gemm_job *j, const struct gemm_panel *b);
+    bool shares; /* its groups can share the prefetch of a panel */
 };
 
 /* Rows [row0, row0 + n_rows) of a product. */
@@ -58,6 +61,25 @@ struct gemm_job {
     const struct weight *next; /* the weight of the next product, to prefetch; or NULL */
     uint32_t n_threads;
 };
+
+/* A group's share of the next panel: the first byte, and lines in each of a walk's steps. */
+struct gemm_share {
+    const unsigned char *at; /* NULL: none */
+    uint32_t n_lines;
+};
+
+/* The share of group i of the task, whose walk over the panel has n_steps steps. Otherwise memory
+ * would work during the first group's walk and rest during those of the others. */
+static inline struct gemm_share gemm_share_of(const struct gemm_job *j, const struct gemm_panel *b,
+                                              uint32_t i, uint32_t n_steps)
+{
+    size_t lines = (j->panel_bytes + 63) / 64, all = (size_t)n_steps * (b->end - b->begin);
+    uint32_t n = (uint32_t)((lines + all - 1) / all);
+
+    if (!b->shared)
+        return (struct gemm_share){0};
+    return (struct gemm_share){b->shared + (size_t)(i - b->begin) * n_steps * n * 64, n};
+}
 
 /* The last operations on a group's sums for one panel. */
 struct gemm_end {

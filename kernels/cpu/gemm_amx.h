@@ -157,8 +157,8 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
     amx_done();
 }
 
-static const struct gemm_kernel amx_bf16_kernel = {AMX_GROUP_ROWS, false, amx_bf16_slot_bytes,
-                                                   amx_bf16_pack, amx_bf16_panel};
+static const struct gemm_kernel amx_bf16_kernel = {
+    AMX_GROUP_ROWS, false, amx_bf16_slot_bytes, amx_bf16_pack, amx_bf16_panel, false};
 
 /* --- quantized weights ---
  *
@@ -405,7 +405,7 @@ KERNEL_BODY void amx_int_panel(const struct gemm_job *j, const struct gemm_panel
         amx_int_panel(j, p, affine, group);                                                        \
     }                                                                                              \
     static const struct gemm_kernel amx_##name##_kernel = {                                        \
-        AMX_GROUP_ROWS, false, amx_int_slot_bytes, amx_int_pack, amx_##name##_panel};
+        AMX_GROUP_ROWS, false, amx_int_slot_bytes, amx_int_pack, amx_##name##_panel, false};
 
 AMX_INT_KERNEL(g32, false, 32)
 AMX_INT_KERNEL(g128, false, 128)

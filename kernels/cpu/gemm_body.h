@@ -140,6 +140,17 @@ static struct chain_fetch gemm_fetch(const struct gemm_job *j, uint32_t i, uint3
     return f;
 }
 
+/* The panel behind panel i of a range that ends at `end`, if the groups share its prefetch. */
+static const unsigned char *gemm_shared(const struct gemm_job *j, uint32_t i, uint32_t end,
+                                        uint32_t thread)
+{
+    size_t bytes;
+
+    if (j->n_groups < 2 || !j->kernel->shares || j->cpu->fetch != CPU_FETCH_AHEAD)
+        return NULL;
+    return i + 1 < end ? gemm_panel_data(j, i + 1) : next_panel(j, thread, 0, &bytes);
+}
+
 /* Memory stays busy while threads wait for the end of this product, and for what lies between it
  * and the next one. */
 static void fetch_next_product(const struct gemm_job *j, uint32_t thread)
@@ -165,7 +176,8 @@ static void gemm_range(const struct gemm_job *j, struct cpu_range *r, uint32_t t
                                .begin = 0,
                                .end = j->n_groups,
                                .thread = thread,
-                               .fetch = gemm_fetch(j, i, r->end, thread)};
+                               .fetch = gemm_fetch(j, i, r->end, thread),
+                               .shared = gemm_shared(j, i, r->end, thread)};
 
         j->kernel->panel(j, &p);
     }

@@ -10,8 +10,12 @@ struct dot_tile {
     const unsigned char *w; /* one panel */
     uint32_t n_pairs;
     const struct chain_fetch *fetch;
+    struct gemm_share share; /* in the place of `fetch` */
     struct gemm_end end;
 };
+
+/* Pairs of a step of the share. */
+#define DOT_SHARE_PAIRS 8
 
 KERNEL_BODY void dot_tile(const struct dot_tile *g, int n_rows)
 {
@@ -19,6 +23,7 @@ KERNEL_BODY void dot_tile(const struct dot_tile *g, int n_rows)
 
     for (uint32_t col = 0; col < PANEL_COLS; col += (uint32_t)nc * VW) {
         const unsigned char *w = g->w + col * 4;
+        const unsigned char *share = g->share.at;
         const uint32_t *a = g->a;
         vf acc[ACC_MAX];
         float sums[ACC_MAX * VW];
@@ -29,8 +34,12 @@ KERNEL_BODY void dot_tile(const struct dot_tile *g, int n_rows)
         for (uint32_t k = 0; k < g->n_pairs; k++, w += PANEL_COLS * 4, a += n_rows) {
             vf wv[PANEL_COLS / VW];
 
-            if (col == 0 && g->fetch)
+            if (col == 0 && g->share.at) {
+                if (k % DOT_SHARE_PAIRS == 0)
+                    share = chain_fetch_lines(share, g->share.n_lines);
+            } else if (col == 0 && g->fetch) {
                 chain_fetch_step(g->fetch, k);
+            }
             UNROLL
             for (int j = 0; j < nc; j++)
                 wv[j] = (vf)b_load(w + (size_t)j * VW * 4);
@@ -107,6 +116,7 @@ static void dot_panel(const struct gemm_job *j, const struct gemm_panel *b)
         uint32_t n = gemm_group_row(j, i + 1) - gemm_group_row(j, i);
 
         g.a = (const uint32_t *)(const void *)gemm_slot(j, i);
+        g.share = gemm_share_of(j, b, i, (g.n_pairs + DOT_SHARE_PAIRS - 1) / DOT_SHARE_PAIRS);
         g.end = gemm_end_of(j, b->panel, i);
         gemm_fetch_out(&g.end, n);
         dot_tiles[n - 1](&g);
@@ -114,6 +124,6 @@ static void dot_panel(const struct gemm_job *j, const struct gemm_panel *b)
     }
 }
 
-static const struct gemm_kernel dot_kernel = {12, true, dot_slot_bytes, dot_pack, dot_panel};
+static const struct gemm_kernel dot_kernel = {12, true, dot_slot_bytes, dot_pack, dot_panel, true};
 
 #endif

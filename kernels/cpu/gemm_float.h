@@ -163,7 +163,7 @@ static void float_panel(const struct gemm_job *j, const struct gemm_panel *b)
     }
 }
 
-static const struct gemm_kernel float_kernel = {ROWS_MAX, true, float_slot_bytes, float_pack,
-                                                float_panel};
+static const struct gemm_kernel float_kernel = {ROWS_MAX,   true,        float_slot_bytes,
+                                                float_pack, float_panel, false};
 
 #endif

@@ -24,6 +24,7 @@ struct int_tile {
     uint32_t k;
     uint32_t group;
     const struct chain_fetch *fetch;
+    struct gemm_share share; /* in the place of `fetch`; its steps are chunks of K */
     struct gemm_end end;
 };
 
@@ -34,7 +35,8 @@ struct int_tile {
 enum int_fetch {
     INT_FETCH_NONE,
     INT_FETCH_AHEAD, /* at a constant distance, which costs nothing else */
-    INT_FETCH_FOUR   /* int_tile.fetch */
+    INT_FETCH_FOUR,  /* int_tile.fetch */
+    INT_FETCH_SHARE  /* int_tile.share */
 };
 
 /* One quad of all rows times nc vectors of weights; `half`: which quad of an int4 step. */
@@ -153,7 +155,7 @@ KERNEL_BODY void int_cols_of(const struct int_tile *g, enum dtype t, int n_rows,
 {
     const int nc = int_cols(n_rows);
     const uint32_t per_step = 32 / dtype_bits(t); /* elements of K */
-    const unsigned char *w = g->w;
+    const unsigned char *w = g->w, *share = g->share.at;
     const int32_t *start = g->start;
     const float *sums = g->sums;
     vf sum[INT_ACC_MAX];
@@ -176,6 +178,8 @@ KERNEL_BODY void int_cols_of(const struct int_tile *g, enum dtype t, int n_rows,
         for (uint32_t c = 0; c < n_k; c += QUANT_CHUNK) {
             uint32_t n_steps = (min_u32(n_k - c, QUANT_CHUNK) + per_step - 1) / per_step;
 
+            if (how == INT_FETCH_SHARE)
+                share = chain_fetch_lines(share, g->share.n_lines);
             int_chunk(acc, t, n_rows, nc, w + col * 4,
                       g->quads + (size_t)((k + c) / 4) * (uint32_t)n_rows, n_steps, how, g->fetch,
                       (size_t)(w - g->w) / INT_ROW_BYTES);
@@ -196,7 +200,9 @@ ALWAYS_INLINE void int_tile(const struct int_tile *g, enum dtype t, int n_rows)
 
     uint32_t col = n_cols; /* the first columns prefetch for all */
 
-    if (!g->fetch)
+    if (g->share.at)
+        int_cols_of(g, t, n_rows, 0, INT_FETCH_SHARE);
+    else if (!g->fetch)
         col = 0;
     else if (g->fetch->stride == FETCH_ONE_STREAM)
         int_cols_of(g, t, n_rows, 0, INT_FETCH_AHEAD);
@@ -345,6 +351,7 @@ static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
     const struct weight *w = &j->p->w;
     struct int_tile g = {
         .w = gemm_panel_data(j, b->panel), .k = w->k, .group = w->group, .fetch = &b->fetch};
+    uint32_t n_chunks = (w->k + QUANT_CHUNK - 1) / QUANT_CHUNK;
 
     for (uint32_t i = b->begin; i < b->end; i++) {
         uint32_t n = gemm_group_row(j, i + 1) - gemm_group_row(j, i);
@@ -354,6 +361,7 @@ static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
         g.start = slot + int_slot_start(n);
         g.sums = (const float *)(const void *)(slot + int_slot_sums(w, n));
         g.quads = slot + int_slot_quads(w, n);
+        g.share = gemm_share_of(j, b, i, n_chunks);
         g.end = gemm_end_of(j, b->panel, i);
         gemm_fetch_out(&g.end, n);
         int_tiles[n - 1][w->dtype - DTYPE_I8](&g);
@@ -361,6 +369,7 @@ static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
     }
 }
 
-static const struct gemm_kernel int_kernel = {INT_ROWS, true, int_slot_bytes, int_pack, int_panel};
+static const struct gemm_kernel int_kernel = {INT_ROWS, true,      int_slot_bytes,
+                                              int_pack, int_panel, true};
 
 #endif

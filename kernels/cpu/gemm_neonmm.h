@@ -356,9 +356,9 @@ static void mm_panel(const struct gemm_job *j, const struct gemm_panel *b)
     }
 }
 
-static const struct gemm_kernel mm_bf16_kernel = {MM_ROWS, true, mm_bf16_slot_bytes, mm_bf16_pack,
-                                                  mm_panel};
-static const struct gemm_kernel mm_int_kernel = {MM_ROWS, true, mm_int_slot_bytes, mm_int_pack,
-                                                 mm_panel};
+static const struct gemm_kernel mm_bf16_kernel = {MM_ROWS,      true,     mm_bf16_slot_bytes,
+                                                  mm_bf16_pack, mm_panel, false};
+static const struct gemm_kernel mm_int_kernel = {MM_ROWS,     true,     mm_int_slot_bytes,
+                                                 mm_int_pack, mm_panel, false};
 
 #endif

@@ -29,6 +29,8 @@ void api_response_delete(struct server *srv, struct http_exchange *x);
 void api_abort(struct server *srv, struct http_exchange *x);
 void api_embeddings(struct server *srv, struct http_exchange *x);
 void api_rerank(struct server *srv, struct http_exchange *x);
+void api_score(struct server *srv, struct http_exchange *x);
+void api_classify(struct server *srv, struct http_exchange *x);
 void api_media(struct server *srv, struct http_exchange *x); /* 501 */
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);

@@ -40,6 +40,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "GenerateRequest": {"token_ids": [5, 6]},
     "EmbeddingsRequest": {"input": "hi"},
     "RerankRequest": {"query": "hi", "documents": ["a", "b"]},
+    "ScoreRequest": {"text_1": "hi", "text_2": "a"},
+    "ClassifyRequest": {"input": "hi"},
     "TokenizeRequest": {"messages": HELLO},
     "DetokenizeRequest": {"tokens": [5]},
     "DocumentRequest": {"text": "a text"},
@@ -47,6 +49,11 @@ LEAST: dict[str, dict[str, Any]] = {
     "PreambleRequest": {"system": "be short"},
     "AbortRequest": {"request_ids": []},
 }
+# Other names of the two texts of a score, with companions.
+SCORE_NAMES = {one: {"text_1": None, "text_2": None, other: "b"} for one, other in (
+    ("queries", "documents"), ("documents", "queries"), ("items", "queries"),
+    ("data_1", "data_2"), ("data_2", "data_1"))}
+TEXT_FORMS = ["a", {"text": "a"}]
 # Values of parameters for which a value made from the schema is not good. A pair has companions.
 Value = Any
 With = tuple[Any, dict[str, Any]]
@@ -152,7 +159,13 @@ OWN: dict[str, dict[str, list[Value | With]]] = {
     "TokenizeRequest": {"prompt": [("x", {"messages": None})], "documents": [[DOCUMENT]],
                         "documents_order": [(word, {"documents": [DOCUMENT]}) for word in (
                             "given", "cache", "id")]},
-    "RerankRequest": {"documents": [["a", "b"], [{"text": "a"}]], "model": ["embedder"]},
+    "RerankRequest": {"documents": [["a", "b"], [{"text": "a"}]], "model": ["judge"],
+                      "query": TEXT_FORMS, "truncate_prompt_tokens": [-1, 8]},
+    "ScoreRequest": {"model": ["judge"], "text_1": TEXT_FORMS, "text_2": TEXT_FORMS,
+                     "truncate_prompt_tokens": [-1, 8],
+                     **{name: [(value, more) for value in TEXT_FORMS]
+                        for name, more in SCORE_NAMES.items()}},
+    "ClassifyRequest": {"model": ["judge"]},
     "EmbeddingsRequest": {"model": ["embedder"], "dimensions": [8]},
     "PreambleRequest": {"tools": [[TOOL]]},
 }
@@ -162,7 +175,8 @@ ANY_VALUE = {"diagnostics"}
 NEEDS: dict[str, dict[str, dict[str, Any]]] = {
     "CompletionRequest": {"documents_order": {"documents": [DOCUMENT]},
                           "citations": {"documents": [DOCUMENT]}},
-    "TokenizeRequest": {"prompt": {"messages": None}}}
+    "TokenizeRequest": {"prompt": {"messages": None}},
+    "ScoreRequest": SCORE_NAMES}
 SERVER: Server
 
 
@@ -285,7 +299,9 @@ def main() -> int:
                          "--served-model-name", "model", "--chat-template", str(template),
                          "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3",
                          "--trust-request-chat-template", "--embedding-model", str(embedder),
-                         "--served-embedding-model-name", "embedder") as SERVER:
+                         "--served-embedding-model-name", "embedder",
+                         "--rerank-model", str(REPO / "tests" / "golden" / "rerank-bert"),
+                         "--served-rerank-model-name", "judge") as SERVER:
             for path, body in (("/v1/preambles/known", {"system": "be short"}),
                                ("/v1/documents/known", {"text": "a text"})):
                 status, _, answer = SERVER.request("PUT", path, body)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Times tarn-bench and one or more llama-bench on the same shape, interleaved, and prints ratios.
+"""Times tarn-bench, llama-bench and OpenVINO on the same shape, interleaved, and prints ratios.
 
     bench_compare.py --tarn build/tarn-bench --model DIR --threads 2 --rounds 5
                      --llama-bench [LABEL=]PATH [--llama-bench [LABEL=]PATH ...] [--best]
                      --gguf bf16=FILE [--gguf int8=FILE --gguf int4=FILE]
+                     [--openvino PYTHON]
                      [--case prefill:512 --case prefill:512@8192 --case decode:16:1024 ...]
                      [--json OUT]
     bench_compare.py --self-test
@@ -20,6 +21,9 @@ LABEL is PEER or PEER:BUILD, by default from the path; each build is compared by
 the builds of one PEER are compared as one: every build runs with every variant in every round, and
 the fastest per case and round is the peer's figure. That is the highest of several samples against
 tarn's only one, so the ratio leans to the peer's side.
+
+--openvino names a Python that has the package openvino (PyPI). openvino_peer.py builds the graph of
+the shape in --model; each type, case and inference precision is a process that waits for its turns.
 
 Decode in batches needs llama-batched-bench, prefill behind a context llama-sweep-bench where
 llama-bench has no -d: those beside llama-bench (or --llama-batched-bench, given as often and in the
@@ -140,24 +144,17 @@ class Tarn:
                 for k in dict.fromkeys(k for x in numbers for k in x)}
 
 
-class Build:
-    """One llama-bench and the programs beside it."""
+class Peer:
+    """A program with variants, of which the fastest is kept for each type and case."""
 
-    def __init__(self, a: argparse.Namespace, label: str, bench: str, batched: str | None) -> None:
-        self.name, self.peer, self.bench = label, label.split(":")[0], bench
-        self.batched = batched or str(Path(bench).with_name("llama-batched-bench"))
-        self.sweep = str(Path(bench).with_name("llama-sweep-bench"))
-        self.files, self.threads = a.gguf, str(a.threads)
-        done = subprocess.run([bench, "--help"], capture_output=True, text=True)
-        self.help = done.stdout + done.stderr
-        self.variants = [v for v in map(shlex.split, a.variant)
-                         if all(self.has(w) for w in v if w.startswith("-"))]
-        if not self.variants:
-            sys.exit(f"{bench}: knows the options of no --variant")
+    name = peer = ""
+
+    def __init__(self, variants: list[list[str]]) -> None:
+        self.variants = variants
         self.chosen: dict[tuple[str, str], list[str]] = {}
 
-    def has(self, option: str) -> bool:
-        return re.search(rf"(?<![\w-]){re.escape(option)}\b", self.help) is not None
+    def timed(self, kind: str, case: Case, variant: list[str]) -> float:
+        raise NotImplementedError
 
     def choose(self, kind: str, case: Case) -> None:
         """Time every variant once and keep the fastest."""
@@ -175,6 +172,78 @@ class Build:
         if (kind, case.text) not in self.chosen:
             self.choose(kind, case)
         return self.timed(kind, case, self.chosen[kind, case.text])
+
+
+class OpenVino(Peer):
+    """openvino_peer.py: a process for each type, case and precision, compiled once."""
+
+    name = peer = "openvino"
+
+    def __init__(self, a: argparse.Namespace) -> None:
+        super().__init__([["f32"], ["bf16"]])
+        self.python, self.model, self.threads = a.openvino, a.model, str(a.threads)
+        self.processes: dict[tuple[str, str, str], subprocess.Popen] = {}
+
+    def start(self, key: tuple[str, str, str]) -> subprocess.Popen:
+        kind, case, precision = key
+        program = Path(__file__).with_name("openvino_peer.py")
+        self.processes[key] = subprocess.Popen(
+            [self.python, program, "--config", self.model, "--type", kind, "--case", case,
+             "--precision", precision, "--threads", self.threads],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return self.processes[key]
+
+    def timed(self, kind: str, case: Case, variant: list[str]) -> float:
+        if case.context or case.batch > 1:
+            raise Refused("no such option: the graph has no KV cache")
+        key = (kind, case.text, variant[0])
+        process = self.processes.get(key) or self.start(key)
+        try:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            del self.processes[key]
+            lines = process.communicate()[1].strip().splitlines() or ["no message"]
+            raise Failed(f"exit code {process.returncode}: {lines[-1]}")
+        return json.loads(line)["tok_s"]
+
+    def drop_slower(self, kind: str, case: Case) -> None:
+        """End the processes of variants that were not chosen."""
+        chosen = self.chosen.get((kind, case.text))
+        for key in [k for k in self.processes if k[:2] == (kind, case.text)]:
+            if chosen and key[2] != chosen[0]:
+                self.processes.pop(key).communicate()
+
+    def choose(self, kind: str, case: Case) -> None:
+        super().choose(kind, case)
+        self.drop_slower(kind, case)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.communicate()
+        self.processes.clear()
+
+
+class Build(Peer):
+    """One llama-bench and the programs beside it."""
+
+    def __init__(self, a: argparse.Namespace, label: str, bench: str, batched: str | None) -> None:
+        self.name, self.peer, self.bench = label, label.split(":")[0], bench
+        self.batched = batched or str(Path(bench).with_name("llama-batched-bench"))
+        self.sweep = str(Path(bench).with_name("llama-sweep-bench"))
+        self.files, self.threads = a.gguf, str(a.threads)
+        done = subprocess.run([bench, "--help"], capture_output=True, text=True)
+        self.help = done.stdout + done.stderr
+        super().__init__([v for v in map(shlex.split, a.variant)
+                          if all(self.has(w) for w in v if w.startswith("-"))])
+        if not self.variants:
+            sys.exit(f"{bench}: knows the options of no --variant")
+
+    def has(self, option: str) -> bool:
+        return re.search(rf"(?<![\w-]){re.escape(option)}\b", self.help) is not None
 
     def timed(self, kind: str, case: Case, variant: list[str]) -> float:
         common = ["-m", self.files[kind], "-t", self.threads, *variant]
@@ -294,8 +363,11 @@ class Comparison:
     def __init__(self, a: argparse.Namespace) -> None:
         self.tarn, self.best = Tarn(a), a.best
         batched = a.llama_batched_bench or [None] * len(a.llama_bench)
-        self.builds = [Build(a, label, bench, other) for (label, bench), other
-                       in zip(labelled(a.llama_bench), batched, strict=True)]
+        self.builds: list[Peer] = [Build(a, label, bench, other) for (label, bench), other
+                                   in zip(labelled(a.llama_bench), batched, strict=True)]
+        self.openvino = OpenVino(a) if a.openvino else None
+        if self.openvino:
+            self.builds.append(self.openvino)
         self.entrants = [Entrant("tarn", "", self.tarn.run)]
         if a.best:
             self.entrants += [Entrant(b.peer, f"{b.name} {shlex.join(v)}",
@@ -410,6 +482,8 @@ def number(x: float | None, form: str) -> str:
 def compare(a: argparse.Namespace) -> dict:
     comparison = Comparison(a)
     comparison.run(a.rounds)
+    if comparison.openvino:
+        comparison.openvino.close()
     rows = [comparison.row(kind, case) for kind, case in comparison.cells]
     print(table(rows, comparison.columns))
     for line in comparison.tarn.limit_lines():
@@ -463,6 +537,16 @@ for n_kv, speed in (0, 200.0), (8192, 100.0):
 """
 
 
+# A Python whose openvino_peer.py is slow with one precision, and ends by itself after two figures.
+FAKE_PYTHON = """import json, sys
+speed = 50.0 if sys.argv[sys.argv.index("--precision") + 1] == "f32" else 100.0
+for n, _ in enumerate(sys.stdin):
+    if n == 2:
+        sys.exit("three is too many")
+    print(json.dumps({"tok_s": speed}), flush=True)
+"""
+
+
 def self_test() -> None:
     ratios = [1.0, 2.0, 4.0]  # logarithms 0, l, 2l: mean l, deviation l, half 4.303 l / sqrt(3)
     mean, low, high = ratio_interval([3 * r for r in ratios], [3.0] * 3)
@@ -488,6 +572,8 @@ def self_test() -> None:
                                     f"{paths['slow-bench']}"]))
         check_rows(result, "p:fast -fa 1 (2/2)", True)
         assert result["rows"][0]["peers"]["p"]["all"]["p:slow -fa 0"] == [9, 9]
+        check_openvino(compare(arguments([*common, "--openvino",
+                                          fake(folder, "python", FAKE_PYTHON)])))
     print("self-test passed")
 
 
@@ -496,6 +582,17 @@ def fake(folder: str, name: str, text: str) -> str:
     path.write_text(f"#!{sys.executable}\n{text}")
     path.chmod(0o755)
     return str(path)
+
+
+def check_openvino(result: dict) -> None:
+    """The better precision is chosen; a process that ends is started again in the next round."""
+    for row in result["rows"]:
+        peer = row["peers"]["openvino"]
+        if "@" in row["case"] or ":16:" in row["case"]:
+            assert not peer["tok_s"] and "no KV cache" in peer["failures"][0], peer
+        else:
+            assert peer["options"] == "bf16" and peer["tok_s"] == [100], peer
+            assert peer["failures"] == ["exit code 1: three is too many"], peer
 
 
 def check_rows(result: dict, options: str, has_sweep: bool = False) -> None:
@@ -520,9 +617,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--tarn", required=True, help="tarn-bench")
     p.add_argument("--model", required=True, help="directory with config.json")
-    p.add_argument("--llama-bench", action="append", required=True, metavar="[LABEL=]PATH")
+    p.add_argument("--llama-bench", action="append", default=[], metavar="[LABEL=]PATH")
     p.add_argument("--llama-batched-bench", action="append")
-    p.add_argument("--gguf", action="append", required=True, metavar="bf16|int8|int4=FILE")
+    p.add_argument("--openvino", metavar="PYTHON", help="a Python that has the package openvino")
+    p.add_argument("--gguf", action="append", required=True, metavar="bf16|int8|int4=FILE",
+                   help="the types to compare, and llama.cpp's files of them")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--case", type=Case, action="append", help=f"by default {' '.join(CASES)}")
@@ -531,6 +630,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     p.add_argument("--json", type=Path, help="write all figures here")
     a = p.parse_args(argv)
     a.gguf = dict(text.split("=", 1) for text in a.gguf)
+    if not a.llama_bench and not a.openvino:
+        p.error("no peer: give --llama-bench or --openvino")
     if set(a.gguf) - {"bf16", "int8", "int4"}:
         p.error("--gguf: the types are bf16, int8 and int4")
     if a.llama_batched_bench and len(a.llama_batched_bench) != len(a.llama_bench):

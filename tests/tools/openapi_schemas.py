@@ -267,7 +267,8 @@ MESSAGES: dict[str, Schema | None] = {
     "frequency_penalty": None, "logit_bias": None, "allowed_token_ids": None, "bad_words": None,
     "min_tokens": None, "ignore_eos": None, "stop_token_ids": None, "priority": None,
     "slo_ttft_ms": None, "slo_tpot_ms": None, "cache_salt": None, "cache_ttl": None,
-    "session_id": None, "chat_template_kwargs": None, "parse_special": None, "documents": None,
+    "session_id": None, "chat_template_kwargs": None, "parse_special": None,
+    "preamble": None, "documents": None,
     "documents_placement": None, "documents_order": None, "retrieval": None,
     "structured_outputs": None,
 }
@@ -336,13 +337,27 @@ EMBEDDINGS = {
     "user": string("no effect"), "input_type": one_of("query", "document"),
     "truncate_prompt_tokens": integer(-1), "add_special_tokens": switch(),
 }
+TEXT_OR_OBJECT = any_of(string(minLength=1), struct({"text": string(minLength=1)}, ("text",)))
+TEXTS = any_of(string(minLength=1), struct({"text": string(minLength=1)}, ("text",)),
+               array(TEXT_OR_OBJECT, minItems=1, maxItems=2047))
+ACTIVATION = {name: switch() for name in ("use_activation", "activation", "softmax")}
 RERANK = {
-    "model": string(), "query": string(),
-    "documents": array(any_of(string(minLength=1), struct({"text": string()}, ("text",))),
-                       minItems=1, maxItems=2047),
+    "model": string(), "query": TEXT_OR_OBJECT,
+    "documents": array(TEXT_OR_OBJECT, minItems=1, maxItems=2047),
     "top_n": integer(1, 2147483647), "return_documents": switch(),
     "max_tokens_per_doc": integer(1, 2147483647), "user": string("no effect"),
-    "truncate_prompt_tokens": integer(-1),
+    "truncate_prompt_tokens": integer(-1), **ACTIVATION,
+}
+SCORE = {
+    **{name: TEXTS for name in ("text_1", "text_2", "queries", "documents", "items", "data_1",
+                                "data_2")},
+    "model": string(), "user": string("no effect"), "truncate_prompt_tokens": integer(-1),
+    **ACTIVATION,
+}
+CLASSIFY = {
+    **{name: EMBEDDINGS[name] for name in ("input", "model", "user", "truncate_prompt_tokens",
+                                           "add_special_tokens")},
+    **ACTIVATION,
 }
 TOKENIZE = {name: GENERATION[name] for name in (
     "model", "prompt", "messages", "add_special_tokens", "documents", "documents_placement",

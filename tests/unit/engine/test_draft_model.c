@@ -169,6 +169,35 @@ static void seats_are_taken_from_the_idle_only(void **state)
     shut(&w);
 }
 
+/* Six sequences that always want one of four seats. */
+static void sequences_take_turns_on_the_seats(void **state)
+{
+    uint32_t n_seated[6] = {0}, n_changes = 0;
+    bool had[6] = {false};
+    struct world w;
+
+    (void)state;
+    open_it(&w);
+    for (uint32_t step = 0; step < 3000; step++) {
+        uint32_t n = 0;
+
+        draft_model_step(w.model);
+        for (uint32_t k = 0; k < 6; k++) {
+            struct draft_seq q = seq_of(k, 20);
+            bool has = draft_model_unseen(w.model, &q) != DRAFT_UNSEEN;
+            n += has;
+            n_seated[k] += has;
+            n_changes += has && !had[k] && step > 0;
+            had[k] = has;
+        }
+        assert_int_equal(n, 4);
+    }
+    for (uint32_t k = 0; k < 6; k++)
+        assert_in_range(n_seated[k], 1700, 2300); /* two thirds of the steps */
+    assert_in_range(n_changes, 20, 60);           /* each of them costs a reading */
+    shut(&w);
+}
+
 static void an_id_that_the_model_lacks_is_not_read(void **state)
 {
     struct world w;
@@ -222,6 +251,7 @@ int main(void)
         cmocka_unit_test(wrong_guesses_and_other_sequences_change_no_guess),
         cmocka_unit_test(a_long_text_is_seen_in_part),
         cmocka_unit_test(seats_are_taken_from_the_idle_only),
+        cmocka_unit_test(sequences_take_turns_on_the_seats),
         cmocka_unit_test(an_id_that_the_model_lacks_is_not_read),
         cmocka_unit_test(what_cannot_guess_is_refused_by_name),
     };
