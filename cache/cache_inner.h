@@ -21,6 +21,7 @@ struct cache {
     uint64_t load_set_ns;             /* cache_set_load() */
     uint64_t now_ns;                  /* of the latest cache_poll() */
     uint32_t n_seqs;
+    uint32_t n_loading;  /* of these: they wait for their KV */
     uint32_t n_querying; /* sequences that hold a lookup for queries */
     uint64_t n_ways[CACHE_N_WAYS];
     uint64_t n_nonces;

@@ -120,7 +120,7 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
             hide_key(s, &s->keys[i]);
     }
     s->end.node = KTREE_ROOT;
-    s->is_loading = reads_slow(c);
+    set_loading(s, reads_slow(c));
     s->lookups[0] = s->lookups[1] = s->remote.lookup = STORE_NO_LOOKUP;
     s->query = POOL_NO_QUERY;
     c->n_seqs++;
@@ -238,6 +238,7 @@ static void enter_tree(struct cache_seq *s)
 /* Give back every reference. leaves: the computed blocks stay in the tree. */
 static void let_go(struct cache_seq *s, bool leaves)
 {
+    end_promise(s);
     if (s->n_blocks == 0)
         return; /* it has not run, and still waits */
     if (leaves && !s->cache->config.prefix_caching) {
@@ -252,7 +253,7 @@ static void let_go(struct cache_seq *s, bool leaves)
     s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
     s->cursor = s->end_cursor = (struct cursor){0};
     s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
-    s->is_loading = reads_slow(s->cache);
+    set_loading(s, reads_slow(s->cache));
     s->has_looked = s->has_chosen = false;
     s->n_offered = 0;
 }
@@ -306,6 +307,7 @@ void cache_seq_close(struct cache_seq *s)
     }
     if (s->has_left && s->n_keys > 0)
         (void)store_forget(st, &s->keys[0]);
+    set_loading(s, false);
     s->cache->n_seqs--;
     free(s);
 }
@@ -500,6 +502,8 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     stop_expecting(s);
     stop_loading(s);
     bool queries = may_attach_remote(s, &m);
+    if (!queries)
+        promise_blocks(s);
     s->use = (struct store_use){.is_new = !s->has_run,
                                 .session = s->session,
                                 .miss_s_per_byte =
@@ -638,6 +642,8 @@ void cache_seq_commit(struct cache_seq *s, uint32_t n)
     s->n_tokens += n;
     if (s->cache->config.prefix_caching)
         enter_tree(s);
+    if (s->promised_end > 0 && (s->is_private || s->end.n_blocks >= s->promised_end))
+        end_promise(s);
     if (s->session && s->n_tokens == s->prompt.n_ids)
         store_supersede(s->cache->store, s->session, s->keys, n_known_blocks(s), s->prompt.n_ids);
 }

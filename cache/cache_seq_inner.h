@@ -63,9 +63,10 @@ struct cache_seq {
     bool is_loading; /* part of its path may lie in slow tiers only */
     bool is_reading; /* all reads were under way when n_load_events had this value */
     uint64_t n_load_events;
-    bool has_looked;     /* the pool was asked, or need not be */
-    uint32_t lookups[2]; /* of another request, and its own; STORE_NO_LOOKUP */
-    bool has_chosen;     /* whether to send queries, for what was found */
+    bool has_looked;                  /* the pool was asked, or need not be */
+    uint32_t promised0, promised_end; /* blocks that the pool knows as coming; end 0: none */
+    uint32_t lookups[2];              /* of another request, and its own; STORE_NO_LOOKUP */
+    bool has_chosen;                  /* whether to send queries, for what was found */
     bool never_queries;
     uint32_t n_offered;         /* leading blocks that this and other instances had */
     uint32_t n_output;          /* tokens that it is expected to generate */
@@ -150,10 +151,23 @@ void attach_remote(struct cache_seq *s, uint32_t *found);
 /* The sequence sends no queries any more, until it chooses again. */
 void end_queries(struct cache_seq *s);
 
+/* --- cache_seq_wait.c --- */
+
+/* Tell the pool what the sequence is going to compute, once; and that it has, or will not. */
+void promise_blocks(struct cache_seq *s);
+void end_promise(struct cache_seq *s);
+
+static inline void set_loading(struct cache_seq *s, bool is_loading)
+{
+    s->cache->n_loading += is_loading;
+    s->cache->n_loading -= s->is_loading;
+    s->is_loading = is_loading;
+}
+
 /* The sequence needs no lookup any more. */
 static inline void stop_loading(struct cache_seq *s)
 {
-    s->is_loading = false;
+    set_loading(s, false);
     for (int i = 0; i < 2; i++) {
         if (s->lookups[i] != STORE_NO_LOOKUP)
             store_end_lookup(s->cache->store, s->lookups[i]);

@@ -126,7 +126,7 @@ void reconsider_queries(struct cache_seq *s)
     m = match_path(s);
     if (may_attach_remote(s, &m))
         return;
-    s->is_loading = m.n_blocks < s->remote.to;
+    set_loading(s, m.n_blocks < s->remote.to);
     end_queries(s);
     s->is_reading = s->has_looked = s->has_chosen = false;
 }

@@ -71,6 +71,32 @@ static void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, u
     }
 }
 
+void promise_blocks(struct cache_seq *s)
+{
+    struct cache *c = s->cache;
+    uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
+    struct ktree_match m;
+
+    if (!c->pool || !c->config.prefix_caching || s->promised_end > 0 ||
+        s->remote.lookup != STORE_NO_LOOKUP)
+        return; /* what lies behind a part that stays elsewhere is private */
+    m = match_path(s);
+    if (m.n_blocks >= n)
+        return;
+    describe_blocks(s, c->meta, n);
+    s->promised0 = m.n_blocks;
+    s->promised_end = store_promise(c->store, s->keys, c->meta, m.n_blocks, n);
+    if (s->promised_end == s->promised0)
+        s->promised_end = 0;
+}
+
+void end_promise(struct cache_seq *s)
+{
+    if (s->promised_end > 0)
+        store_unpromise(s->cache->store, s->keys + s->promised0, s->promised_end - s->promised0);
+    s->promised_end = 0;
+}
+
 /* Ask the pool for what no tier here has. True: an answer is awaited. */
 static bool looks_elsewhere(struct cache_seq *s)
 {
@@ -84,7 +110,8 @@ static bool looks_elsewhere(struct cache_seq *s)
         return true;
     if (!s->has_looked) {
         describe_blocks(s, c->meta, n);
-        s->lookups[1] = store_begin_lookup(c->store, s->keys, c->meta, n);
+        s->lookups[1] =
+            store_begin_lookup(c->store, s->keys, c->meta, n, 1 + c->n_seqs - c->n_loading);
         s->has_looked = true;
     }
     return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);
@@ -127,11 +154,13 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
         state = store_load(st, s->keys, n, s, is_told ? s->due_s : STORE_NO_DUE, queries);
     s->n_load_events = n_events;
     s->is_reading = state == STORE_LOADING || (looks && state == STORE_LOADED);
-    s->is_loading = looks || state != STORE_LOADED;
+    set_loading(s, looks || state != STORE_LOADED);
     if (!s->is_loading && queries && gives_up_queries(s))
-        s->is_loading = true;
-    if (!s->is_loading)
+        set_loading(s, true);
+    if (!s->is_loading) {
         stop_loading(s);
+        promise_blocks(s);
+    }
     s->asked_prefetch |= s->is_loading;
     return state != STORE_CANNOT_LOAD;
 }

@@ -26,9 +26,13 @@ enum cache_event_kind {
     CACHE_CLEARED  /* nothing lies in any tier; the other fields are 0 */
 };
 
+/* As a tier, for the pool only: a sequence here is about to compute the block. A listing does not
+ * repeat it. */
+#define CACHE_EVENT_COMING 3u
+
 struct cache_event {
     enum cache_event_kind kind;
-    uint32_t tier;         /* enum cache_tier; never CACHE_REMOTE */
+    uint32_t tier;         /* enum cache_tier, but not CACHE_REMOTE; or CACHE_EVENT_COMING */
     struct kv_key key;     /* of the block */
     struct kv_key parent;  /* of the block before it; zero for the first of a prompt */
     struct kv_key segment; /* of the first block of its segment */

@@ -18,8 +18,8 @@
 
 #define LOOKUP_MS 50u
 #define PULL_MS 2000u
-#define SLEEP_NS (20 * POOL_MS) /* at most, so that cache events are read soon enough */
-#define TIMERS_NS POOL_MS       /* between two rounds over the slots */
+#define SLEEP_NS (4 * POOL_MS) /* at most, so that cache events are read soon enough */
+#define TIMERS_NS POOL_MS      /* between two rounds over the slots */
 #define PUBLISH_NS (100 * POOL_MS)
 #define N_NEWS 1024u
 #define N_BLOCKS_MAX (1u << 21) /* of the inventory: 128 MiB when it is full */

@@ -5,7 +5,7 @@
 #include "cache/pool/pool_inner.h"
 
 #define EVENTS_MAX 8192u              /* cache events of one turn of the loop */
-#define CHANGES_NS (20 * POOL_MS)     /* between two batches of changes */
+#define CHANGES_NS (4 * POOL_MS)      /* between two batches of changes */
 #define BATCHES_MAX 4u                /* of changes at a time */
 #define ROLL_NS (100 * POOL_MS)       /* between two batches of the rolling pass */
 #define PASS_MIN_NS (2 * POOL_SECOND) /* a small inventory is not announced more often */

@@ -11,7 +11,8 @@
 #include "base/check.h"
 #include "cache/pool/pool_table.h"
 
-#define N_TIERS 3u /* device, host, disk: fastest first, as enum cache_tier */
+#define N_TIERS 4u /* device, host, disk: fastest first, as enum cache_tier; coming */
+#define LIES_HERE ((1u << CACHE_EVENT_COMING) - 1)
 #define N_DEPTHS (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define NONE UINT32_MAX
 #define TIER_UNKNOWN UINT8_MAX /* the directory may have lost it */
@@ -71,7 +72,14 @@ void inventory_close(struct inventory *v)
 
 bool inventory_has(const struct inventory *v, const struct kv_key *key)
 {
-    return pool_table_find(&v->blocks, key->bytes) != NULL;
+    const struct block *b = pool_table_find(&v->blocks, key->bytes);
+
+    return b && (b->tiers & LIES_HERE);
+}
+
+bool inventory_may_have(const struct inventory *v, const struct kv_key *key)
+{
+    return v->is_listing || pool_table_find(&v->blocks, key->bytes);
 }
 
 uint32_t inventory_n_segments(const struct inventory *v)

@@ -28,6 +28,8 @@ void inventory_close(struct inventory *v); /* NULL is fine */
 void inventory_take(struct inventory *v, const struct cache_event *event, uint64_t now_ns);
 /* Whether the block lies here in any tier. */
 bool inventory_has(const struct inventory *v, const struct kv_key *key);
+/* The same, or that is about to be so, or not known because the cache is being listed. */
+bool inventory_may_have(const struct inventory *v, const struct kv_key *key);
 /* Segments that are announced. */
 uint32_t inventory_n_segments(const struct inventory *v);
 

@@ -127,10 +127,20 @@ void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m)
 
 void pool_lend_received(struct pool *p, uint32_t lease)
 {
-    bool ok = spsc_push(p->asks, &lease);
+    struct pool_lease *l = &p->leases[lease];
 
-    ASSERT(ok && p->leases[lease].stage == POOL_LEASE_ARRIVES);
-    p->leases[lease].stage = POOL_LEASE_ASKED;
+    ASSERT(l->stage == POOL_LEASE_ARRIVES);
+    /* The name of a segment is that of its first block, so a holder of it often has another branch:
+     * the inventory knows at once, and the engine is busy with a step. */
+    if (!inventory_may_have(p->inventory, &l->keys[l->n_there])) {
+        say_lent(p, l->conn, l->ask, l->n_there, WIRE_STALE);
+        p->conns[l->conn].n_leases--;
+        free_lease(l);
+        return;
+    }
+    bool ok = spsc_push(p->asks, &lease);
+    ASSERT(ok);
+    l->stage = POOL_LEASE_ASKED;
     p->has_posted = true;
 }
 

@@ -11,7 +11,7 @@
  * Disk. What lies on disk only is read into memory for the loan, within LENT_SHARE. The answer
  * waits for that as long as the asker allows, which is shorter than it takes the asker to compute;
  * reads that are not expected to end within that time do not begin. Other asks are answered
- * meanwhile.
+ * meanwhile. The answer waits in the same way for blocks that a sequence here is about to compute.
  *
  * Leaving. Paths that only this instance has are offered to others, those used most first; whatever
  * enters the tree meanwhile is offered in a further round.
@@ -44,6 +44,8 @@
 #define LIST_PAUSE_NS UINT64_C(100000000)
 /* The price of a pull, as a share of the computation, before any pull was measured. */
 #define PULL_SHARE_FIRST 0.125
+/* No loan begins for so long after a request did not fit because of loans. */
+#define NO_LOAN_NS UINT64_C(100000000)
 
 /* --- loans --- */
 
@@ -150,7 +152,7 @@ static void begin_loan(struct store *st, const struct pool_ask *ask)
                        .n_there = ask->n_there,
                        .is_asked = true,
                        .ask = *ask};
-    if (lends_from_disk(st) && ask->until_ns > st->now_ns) {
+    if ((lends_from_disk(st) || r->coming.n > 0) && ask->until_ns > st->now_ns) {
         uint64_t most = (ask->until_ns - st->now_ns) / 8 * 7; /* the answer has its way to go */
 
         l->disk_until_ns = st->now_ns + (ask->disk_ns < most ? ask->disk_ns : most);
@@ -197,18 +199,42 @@ static struct loan *loan_of(struct store_remote *r, uint32_t lease)
     return NULL;
 }
 
-/* Evict first what the peer has now, too. */
+/* The tails behind a node: the open block of a prompt that went on elsewhere. */
+static void demote_tails(struct store *st, uint32_t node)
+{
+    for (uint32_t c = st->info[node].n_tails > 0 ? ktree_first_child(st->tree, node) : KTREE_NONE;
+         c != KTREE_NONE; c = ktree_next_sibling(st->tree, c))
+        if (st->info[c].tail_of == node)
+            (void)replace_demote(st->policy, st->info[c].entry);
+}
+
+/* Whether prompts part behind the node. */
+static bool has_branches(const struct store *st, uint32_t node)
+{
+    uint32_t n = 0;
+
+    for (uint32_t c = ktree_first_child(st->tree, node); c != KTREE_NONE && n < 2;
+         c = ktree_next_sibling(st->tree, c))
+        n += st->info[c].tail_of == KTREE_NONE;
+    return n > 1;
+}
+
+/* Evict first what the peer has now, too, with the tails behind it: no peer pulls them, and a node
+ * cannot leave before what is behind it. What the peer had before counts, too, up to where another
+ * prompt goes on here. */
 static void demote_pulled(struct store *st, const struct loan *l)
 {
     struct ktree_node look;
 
     for (uint32_t x = l->node; x != KTREE_ROOT; x = look.parent) {
         look = ktree_look(st->tree, x);
-        if (look.n_before < l->n_there)
+        if (look.n_before < l->n_there && has_branches(st, x))
             return;
-        if (look.n_before + look.n_blocks <= l->n_blocks && !st->info[x].is_orphan &&
-            st->info[x].n_lent == 1)
-            (void)replace_demote(st->policy, st->info[x].entry);
+        if (look.n_before + look.n_blocks > l->n_blocks || st->info[x].is_orphan ||
+            st->info[x].n_lent != 1)
+            continue;
+        (void)replace_demote(st->policy, st->info[x].entry);
+        demote_tails(st, x);
     }
 }
 
@@ -315,8 +341,15 @@ static void pin_again(struct store *st, struct loan *l)
     return_path(st, pinned);
 }
 
-/* Answer an ask, if that is possible now: copies to the host and reads from disk may be under way.
- */
+/* Whether a sequence here is about to compute what comes behind the pinned part. */
+static bool awaits_coming(const struct store *st, const struct loan *l)
+{
+    return st->now_ns < l->disk_until_ns && l->n_blocks < l->ask.n &&
+           is_coming(st, &l->ask.keys[l->n_blocks]);
+}
+
+/* Answer an ask, if that is possible now: copies to the host and reads from disk may be under way,
+ * and sequences may be computing the blocks. */
 static void answer(struct store *st, struct loan *l)
 {
     struct store_remote *r = st->remote;
@@ -324,7 +357,7 @@ static void answer(struct store *st, struct loan *l)
 
     if (l->disk_until_ns > 0)
         pin_again(st, l);
-    if (reads_for(st, l))
+    if (reads_for(st, l) || awaits_coming(st, l))
         return;
     n = fill_blocks(st, l, l->n_there, r->blocks);
     if (n < l->n_blocks && st->now_ns < l->ask.until_ns)
@@ -362,7 +395,7 @@ void store_note_need(struct store *st, uint32_t n_blocks)
     struct store_remote *r = st->remote;
 
     if (r->n_lent[CACHE_DEVICE] > 0 && n_blocks > store_n_available(st))
-        r->no_loan_until_ns = st->now_ns + r->slow.timeout_ns;
+        r->no_loan_until_ns = st->now_ns + NO_LOAN_NS;
 }
 
 /* --- price --- */
@@ -385,7 +418,9 @@ void set_replica(struct store *st, uint32_t node, bool is_replica)
     set_price(st, node);
 }
 
-/* A segment is one node, or several where it was split or grew. */
+/* A segment is one node, or several where it was split or grew. The directory knows it by its first
+ * block: where prompts part within it, other holders have other branches, so what lies behind the
+ * parting is no replica. */
 static void note_segment(struct store *st, uint32_t first, bool is_replica)
 {
     for (uint32_t x = first; x != KTREE_NONE;) {
@@ -394,6 +429,7 @@ static void note_segment(struct store *st, uint32_t first, bool is_replica)
             continue;
         }
         set_replica(st, x, is_replica);
+        is_replica = is_replica && !has_branches(st, x);
         x = ktree_next(st->tree, x, first);
     }
 }

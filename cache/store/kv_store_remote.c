@@ -20,6 +20,8 @@
 #define MEAN_SHARE 0.2
 #define LEFT_OUT_MAX 63u /* lookups, for their time, before one is made all the same */
 #define LOOKUP_S_FIRST 1e-3
+/* Blocks that sequences here have promised to compute; more are not promised. */
+#define N_COMING_MAX 16384u
 /* Destroying the store waits for reads that long beyond their deadline. */
 #define CLOSE_WAIT_NS UINT64_C(1000000000)
 #define CLOSE_PAUSE_NS UINT64_C(1000000)
@@ -46,8 +48,9 @@ enum status init_remote(struct store *st, struct tier *t, struct pool *pool)
     r->path_meta = calloc(POOL_PATH_MAX, sizeof *r->path_meta);
     st->memory_bytes +=
         sizeof *r + N_UNITS * sizeof *r->slow.units + POOL_TICKETS_MAX * sizeof *r->lookups;
-    return r->slow.units && r->lookups && r->blocks && r->path_keys && r->path_meta ? OK
-                                                                                    : ERR_NOMEM;
+    if (!r->slow.units || !r->lookups || !r->blocks || !r->path_keys || !r->path_meta)
+        return ERR_NOMEM;
+    return map_init(&r->coming, N_COMING_MAX);
 }
 
 static void free_lookup(struct store_remote *r, struct lookup *l)
@@ -85,6 +88,7 @@ void fini_remote(struct store *st)
             pool_forget(r->pool, l->ticket);
         free_lookup(r, l);
     }
+    map_fini(&r->coming);
     free(r->slow.units);
     free(r->lookups);
     free(r->blocks);
@@ -371,11 +375,12 @@ uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t
     return STORE_NO_LOOKUP;
 }
 
-/* Whether a lookup of the blocks behind the match is expected to take less time than computing
- * them, even if all are found. A lookup that is not expected to is made now and then all the same,
+/* Whether a lookup of the blocks behind the match is expected to cost less time than computing
+ * them, even if all are found. Computing delays n_delayed sequences, and a lookup only the one that
+ * asks, as steps go on meanwhile. A lookup that is not worth it is made now and then all the same,
  * as nothing else shows that lookups have become faster. */
 static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
-                            const struct pool_meta *meta, uint32_t n)
+                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed)
 {
     struct store_remote *r = st->remote;
     uint32_t n_tokens = 0;
@@ -385,15 +390,17 @@ static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
     if (n_tokens == 0)
         return false;
     bool is_worth = !st->config.seconds || st->config.remote.query == CACHE_QUERY_ALWAYS ||
-                    st->config.seconds(st->config.seconds_arg, store_match_tokens(st, m),
-                                       n_tokens) > r->lookup_s + r->latency_s;
+                    n_delayed * st->config.seconds(st->config.seconds_arg,
+                                                   store_match_tokens(st, m), n_tokens) >
+                        r->lookup_s + r->latency_s;
     r->n_left_out = is_worth || r->n_left_out == LEFT_OUT_MAX ? 0 : r->n_left_out + 1;
     return r->n_left_out == 0;
 }
 
-/* The time that a peer may take to read the path from its disk: with the pull after it, no longer
- * than computing takes. */
-static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint32_t at_token)
+/* The time that a peer may take to read the path from its disk, or to compute what it is about to:
+ * with the pull after it, no longer than computing here delays n_delayed sequences in all. */
+static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint32_t at_token,
+                           uint32_t n_delayed)
 {
     const struct store_remote *r = st->remote;
     double bytes = (double)(l->n - l->n_local) * (double)st->block_bytes, s;
@@ -403,13 +410,14 @@ static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint3
         return UINT64_MAX;
     for (uint32_t i = l->n_local; i < l->n; i++)
         n_tokens += l->meta[i].n_tokens;
-    s = st->config.seconds(st->config.seconds_arg, at_token, n_tokens) - r->latency_s -
+    s = n_delayed * st->config.seconds(st->config.seconds_arg, at_token, n_tokens) - r->latency_s -
         bytes * r->s_per_byte;
     return s > 0 ? (uint64_t)(s * 1e9) : 0;
 }
 
 /* Ask the pool; POOL_NO_TICKET: it cannot now. */
-static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_t at_token)
+static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_t at_token,
+                         uint32_t n_delayed)
 {
     uint32_t starts[POOL_PATH_MAX], n_starts = 0;
 
@@ -422,23 +430,23 @@ static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_
                                            .starts = starts,
                                            .n_starts = n_starts,
                                            .n_local = l->n_local,
-                                           .disk_ns = disk_ns_of(st, l, at_token)});
+                                           .disk_ns = disk_ns_of(st, l, at_token, n_delayed)});
 }
 
 uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
-                            const struct pool_meta *meta, uint32_t n)
+                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed)
 {
     struct store_remote *r = st->remote;
     struct ktree_match m = ktree_match(st->tree, keys, n);
     bool is_first_again = r->n_left_out > 0; /* the mean is old: replace it */
     struct lookup *l;
 
-    if (!is_lookup_worth(st, &m, meta, n) || !(l = new_lookup(st, keys, meta, n)))
+    if (!is_lookup_worth(st, &m, meta, n, n_delayed) || !(l = new_lookup(st, keys, meta, n)))
         return STORE_NO_LOOKUP;
     l->is_first_again = is_first_again;
     l->n_users = 1;
     l->n_local = m.n_blocks;
-    l->ticket = ask_pool(st, l, store_match_tokens(st, &m));
+    l->ticket = ask_pool(st, l, store_match_tokens(st, &m), n_delayed);
     if (l->ticket == POOL_NO_TICKET) {
         free_lookup(r, l);
         return STORE_NO_LOOKUP;

@@ -159,6 +159,7 @@ struct store_remote {
     struct lookup *lookups;       /* [POOL_TICKETS_MAX] */
     uint32_t n_lookups;           /* records in use */
     uint32_t n_nodes;             /* in CACHE_REMOTE */
+    struct map coming;            /* first 8 bytes of a block's key -> sequences that compute it */
     double lookup_s;              /* moving mean of the time of lookups that were found */
     uint32_t n_left_out;          /* lookups since the latest one, for their time */
     double latency_s, s_per_byte; /* of reads, of the latest lookup that was found; 0: not known */
@@ -251,6 +252,11 @@ void reset_remote(struct store *st);
  * not possible. */
 bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
                   const struct pool_meta *meta, uint32_t n);
+
+/* --- kv_store_coming.c --- */
+
+/* Whether a sequence here has promised to compute the block. */
+bool is_coming(const struct store *st, const struct kv_key *key);
 
 /* --- kv_store_lend.c --- */
 

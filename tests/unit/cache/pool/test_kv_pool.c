@@ -401,6 +401,81 @@ static void loans_are_bounded(void **state)
     assert_int_equal(ask(b, "ABCDEFGH|IJKLMNOP|QRST"), 16 * B); /* half of 32 blocks */
 }
 
+/* --- what is about to be computed --- */
+
+/* Wait until the sequence waits for nothing: it is then going to compute its blocks. */
+static void begin_to_compute(struct cache *c, struct open_seq *o, const char *text)
+{
+    seq(c, o, text);
+    (void)wait_loaded(c, o->s);
+}
+
+static void what_another_instance_is_about_to_compute_is_awaited(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq first, second;
+
+    (void)state;
+    begin_to_compute(a, &first, "ABCD");
+    seq(b, &second, "ABCDEF");
+    for (uint32_t i = 0; i < 10; i++) {
+        (void)cache_seq_load(second.s, true);
+        assert_true(cache_seq_is_loading(second.s));
+        step_all();
+    }
+    assert_int_equal(compute_kv(a, &first, NULL), 0);
+    (void)wait_loaded(b, second.s);
+    assert_int_equal(compute_kv(b, &second, NULL), 4 * B);
+    cache_seq_close(first.s);
+    cache_seq_close(second.s);
+}
+
+static void a_promise_that_is_not_kept_ends_the_wait(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq first, second;
+
+    (void)state;
+    begin_to_compute(a, &first, "ABCD");
+    seq(b, &second, "ABCDEF");
+    (void)cache_seq_load(second.s, true);
+    pass_ms(3);
+    cache_seq_close(first.s); /* cancelled */
+    assert_true(wait_loaded(b, second.s) <= 5);
+    assert_int_equal(compute_kv(b, &second, NULL), 0);
+    cache_seq_close(second.s);
+}
+
+static void a_promise_is_awaited_for_a_bounded_time(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq first, second;
+
+    (void)state;
+    begin_to_compute(a, &first, "ABCD"); /* and never runs */
+    seq(b, &second, "ABCDEF");
+    assert_in_range(wait_loaded(b, second.s), 20, 60); /* the fake's asks wait for 50 ms */
+    assert_int_equal(compute_kv(b, &second, NULL), 0);
+    cache_seq_close(first.s);
+    cache_seq_close(second.s);
+}
+
+static void two_that_ask_each_other_do_not_wait_for_each_other(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq x, y;
+
+    (void)state;
+    seq(a, &x, "ABCD");
+    seq(b, &y, "ABCD");
+    (void)cache_seq_load(x.s, true);
+    (void)cache_seq_load(y.s, true);
+    assert_true(wait_loaded(a, x.s) <= 10);
+    assert_true(wait_loaded(b, y.s) <= 10);
+    cache_seq_close(x.s);
+    cache_seq_close(y.s);
+}
+
 /* --- price, leaving --- */
 
 /* The pool says whether other instances have the first segment of this prompt, too. */
@@ -428,6 +503,57 @@ static void what_a_peer_has_pulled_is_evicted_first(void **state)
     assert_int_equal(match(a, "ABCD"), 0);
     assert_int_equal(match(a, "EFGH"), 4 * B);
     assert_int_equal(match(b, "ABCD"), 4 * B);
+}
+
+/* The answer leaves a tail behind the prompt, which no peer pulls. */
+static void what_goes_on_elsewhere_is_evicted_with_its_tail(void **state)
+{
+    struct cache *a = join(16, 0), *b = join(64, 0);
+
+    (void)state;
+    ask(a, "EFGH");
+    ask(a, "ABCDe"); /* the small letter: an open block */
+    assert_int_equal(ask(b, "ABCDIJ"), 4 * B);
+    pass_ms(5);
+    ask(a, "KLMNOPQR");
+    assert_int_equal(match(a, "ABCD"), 0);
+    assert_int_equal(match(a, "EFGH"), 4 * B);
+}
+
+static void the_part_that_a_peer_had_counts_as_pulled_too(void **state)
+{
+    struct cache *a = join(16, 0), *b = join(64, 0);
+
+    (void)state;
+    ask(b, "AB");
+    ask(a, "EFGH");
+    ask(a, "ABCD"); /* two blocks of it are pulled */
+    assert_int_equal(ask(b, "ABCDIJ"), 4 * B);
+    pass_ms(5);
+    ask(a, "KLMNOPQR");
+    assert_int_equal(match(a, "AB"), 0);
+    assert_int_equal(match(a, "EFGH"), 4 * B);
+}
+
+/* Others hold the segment that begins with A, but not its branch ABCD. */
+static void branches_of_a_shared_segment_are_no_replicas(void **state)
+{
+    static const double cost = 1e-2;
+    struct cache_config config = pool_config_of(16, 0, false);
+    struct cache *b;
+
+    (void)state;
+    config.policy = "contest";
+    config.seconds = slow_seconds;
+    config.seconds_arg = &cost;
+    b = join_with(&config);
+    fake_of(b)->bytes_per_s = 1e8;
+    ask(b, "EFGH");
+    ask(b, "ABCD");
+    ask(b, "AXYZ");
+    news_of(b, "ABCD", true);
+    ask(b, "JKLMNOP");
+    assert_int_equal(match(b, "ABCD") + match(b, "AXYZ"), 8 * B);
 }
 
 static void copies_that_others_have_are_evicted_first(void **state)
@@ -530,6 +656,14 @@ int main(void)
         cmocka_unit_test_teardown(lent_blocks_stay_while_the_lender_evicts, leave_world),
         cmocka_unit_test_teardown(a_lent_block_can_be_used_by_the_lender, leave_world),
         cmocka_unit_test_teardown(loans_are_bounded, leave_world),
+        cmocka_unit_test_teardown(what_another_instance_is_about_to_compute_is_awaited,
+                                  leave_world),
+        cmocka_unit_test_teardown(a_promise_that_is_not_kept_ends_the_wait, leave_world),
+        cmocka_unit_test_teardown(a_promise_is_awaited_for_a_bounded_time, leave_world),
+        cmocka_unit_test_teardown(two_that_ask_each_other_do_not_wait_for_each_other, leave_world),
+        cmocka_unit_test_teardown(what_goes_on_elsewhere_is_evicted_with_its_tail, leave_world),
+        cmocka_unit_test_teardown(the_part_that_a_peer_had_counts_as_pulled_too, leave_world),
+        cmocka_unit_test_teardown(branches_of_a_shared_segment_are_no_replicas, leave_world),
         cmocka_unit_test_teardown(what_a_peer_has_pulled_is_evicted_first, leave_world),
         cmocka_unit_test_teardown(copies_that_others_have_are_evicted_first, leave_world),
         cmocka_unit_test_teardown(the_last_copy_regains_its_price, leave_world),

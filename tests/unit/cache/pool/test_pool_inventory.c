@@ -304,6 +304,29 @@ static void a_table_finds_what_is_in_it(void **state)
     pool_table_fini(&t);
 }
 
+static void what_is_about_to_be_computed_is_announced_and_does_not_lie_here(void **state)
+{
+    struct kv_key key = key_of(1, 0, 0);
+
+    (void)state;
+    event(CACHE_STORED, 1, 0, 0, CACHE_EVENT_COMING);
+    event(CACHE_STORED, 1, 1, 0, CACHE_EVENT_COMING);
+    assert_int_equal(inventory_changes(v, 0, out, 64), 1);
+    assert_true(out[0].n_blocks == 2 && out[0].tier == CACHE_EVENT_COMING);
+    inventory_announced(v, 1);
+    assert_true(inventory_may_have(v, &key) && !inventory_has(v, &key));
+    for (uint32_t i = 0; i < 2; i++) {
+        event(CACHE_STORED, 1, i, 0, 0);
+        event(CACHE_REMOVED, 1, i, 0, CACHE_EVENT_COMING);
+    }
+    assert_int_equal(inventory_changes(v, 0, out, 64), 1);
+    assert_true(out[0].n_blocks == 2 && out[0].tier == 0);
+    assert_true(inventory_has(v, &key));
+    event(CACHE_REMOVED, 1, 1, 0, 0);
+    event(CACHE_REMOVED, 1, 0, 0, 0);
+    assert_false(inventory_may_have(v, &key));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +342,7 @@ int main(void)
         T(the_rolling_pass_visits_every_announced_segment),
         T(news_about_replicas_come_once),
         T(the_directory_follows_random_events),
+        T(what_is_about_to_be_computed_is_announced_and_does_not_lie_here),
         cmocka_unit_test(a_table_finds_what_is_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
