@@ -111,6 +111,9 @@ static const struct option_row rows[] = {
            "instruction set of the CPU; auto: the fastest of this machine"),
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: answers do not depend on other requests, bit for bit; slower (always so on a CPU)"),
+    BOOL(NULL, "enforce-eager", enforce_eager, "false",
+         "GPU: launch the kernels of each step one by one; else decode steps are recorded as CUDA "
+         "graphs and replayed"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
     TEXT(NULL, "numa", numa, "auto", "auto|off|DIR",
          "auto: threads and weights are spread over the machine's memory nodes; DIR: nodes as this "

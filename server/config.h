@@ -59,6 +59,7 @@ struct config {
     char *cpu_variant; /* "auto" or a name */
     char *numa;        /* "auto", "off" or a folder */
     bool batch_invariant;
+    bool enforce_eager;
     char *dtype;
     char *quantization;
     char *quantization_group; /* "auto" or a number */

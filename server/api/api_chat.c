@@ -46,7 +46,7 @@ static enum status read_call(struct call *call, const struct json *body, struct 
     enum status s = OK;
 
     if (preamble_is_named(body))
-        return preamble_use_begin(call, body, why);
+        return preamble_use_begin(call, PREAMBLE_CHAT, body, why);
     if (is_old) {
         js_unref(call->made);
         call->made = NULL;

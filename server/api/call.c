@@ -263,9 +263,11 @@ static enum http_next step_waiting(struct call *call, struct http_exchange *x)
     http_wake_at(x, 0);
     buf_init(&why, BUF_WHY_MAX);
     call->wait = NULL;
+    call->preamble_tools = w->tools;
     enum status s = w->status != OK ? w->status
                     : w->makes_body ? read_body(call, x, w->body, &why)
                                     : w->resumed(call, w, &why);
+    call->preamble_tools = NULL;
     if (s != OK)
         reply_error(call->srv, x, s, w->status != OK ? w->not_found : "model_not_found",
                     w->status != OK ? &w->why : &why);

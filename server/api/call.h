@@ -58,6 +58,8 @@ struct call {
     atomic_bool is_gone;     /* the client left, or the server ends */
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
     uint64_t wait_until_ns;
+    const struct json
+        *preamble_tools; /* while read() reads the body with a preamble; may be NULL */
     const struct shape *shape;
     call_read_fn *read;
     struct json *made;      /* the body that read() made of the client's; NULL: none. A

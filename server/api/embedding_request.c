@@ -191,8 +191,8 @@ enum status embedding_take_input(struct embedding_reading *g, bool is_text, cons
                        name, max, n);
     if (n > EMBEDDING_N_TOKENS_MAX - n_ids(&r->ids))
         return buf_why(g->why, ERR_INVALID,
-                       "input: more than %d tokens in all; send fewer inputs at once",
-                       EMBEDDING_N_TOKENS_MAX);
+                       "%s: more than %d tokens in all; send fewer inputs at once",
+                       r->n_pairs > 0 ? name : "input", EMBEDDING_N_TOKENS_MAX);
     enum status s = buf_append(&r->ids, ids, n * sizeof *ids);
     if (r->types)
         r->types[r->n] = (uint32_t)n; /* a pair has a second type: score_request.c */

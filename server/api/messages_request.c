@@ -68,6 +68,7 @@ static const struct {
     {"session_id", COPIED},
     {"chat_template_kwargs", COPIED},
     {"parse_special", COPIED},
+    {"preamble", READ}, /* preamble_use.h */
     {"documents", COPIED},
     {"documents_placement", COPIED},
     {"documents_order", COPIED},

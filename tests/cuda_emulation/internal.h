@@ -40,7 +40,7 @@ void random_fill(void *p, size_t n_bytes); /* not checked by sanitizers */
 
 /* grid.cc: run a grid, block by block. */
 void grid_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-              const std::function<void()> &body);
+              bool early, const std::function<void()> &body);
 bool grid_is_running(void);
 
 /* shared.cc: the static shared arrays of the kernel's file. */

@@ -313,9 +313,10 @@ static struct server *the_server(void)
     static struct server srv;
     static struct config config;
     static bool ready;
-    static char rerank_flag[] = "--rerank-model", rerank_model[] = "judge";
-    char *args[] = {program,         flag,        model,       embedding_flag,
-                    embedding_model, rerank_flag, rerank_model};
+    static char rerank_flag[] = "--rerank-model", name_flag[] = "--served-rerank-model-name";
+    static char name[] = "judge";
+    char *args[] = {program,         flag,      model, embedding_flag, embedding_model, rerank_flag,
+                    embedding_model, name_flag, name};
     char *env[] = {NULL};
 
     if (!ready) {

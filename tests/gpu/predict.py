@@ -2,7 +2,7 @@
 """Floor and predicted time of a step of a Llama model on a GPU: arithmetic, op by op.
 
     predict.py [--model DIR] [--weights bf16|int8[:GROUP]|int4[:GROUP]] [--sequences N]
-               [--rows N] [--context N] [--invariant] [device options]
+               [--rows N] [--context N] [--invariant] [--eager] [device options]
     predict.py --table                      every row of the table of floors and predictions
     predict.py --write PAGE, --check PAGE   the same, between the marks of a page
 
@@ -34,6 +34,8 @@ NARROW_ROWS_MAX = 64
 # (lower, upper) end of what is not measured: shares of a rate, microseconds, bytes per second.
 GUESSES: dict[str, tuple[float, float]] = {
     "gap between two kernels of a stream, us": (2.0, 3.0),
+    "gap between two kernels of a graph, us": (1.2, 1.8),
+    "gap before a product that begins early (narrow_kernel), us": (0.6, 1.2),
     "bytes of a bf16 product with few rows": (0.70, 0.85),
     "bytes of an int8 product with few rows": (0.60, 0.75),
     "bytes of an int4 product with few rows": (0.50, 0.65),
@@ -44,7 +46,10 @@ GUESSES: dict[str, tuple[float, float]] = {
     "operations of prefill attention": (0.25, 0.35),
     "L2 rate, TB/s": (4.0, 5.5),
 }
-LAUNCH = "gap between two kernels of a stream, us"
+STREAM, GRAPH = (f"gap between two kernels of a {where}, us" for where in ("stream", "graph"))
+
+
+EARLY = "gap before a product that begins early (narrow_kernel), us"
 
 
 def up(a: int, b: int) -> int:
@@ -57,6 +62,7 @@ class Device:
     copy_rate: float = 3.0e12
     matrix_rate: float = 798e12
     n_sms: int = 132
+    n_partial_sums: int = (32 << 20) // 4
     n_partial_segments: int = (256 << 20) // (32 * 130 * 4)
 
 
@@ -116,15 +122,31 @@ class Step:
     rows: int
     context: int
     invariant: bool = False  # Tarn's own products instead of cuBLASLt's
-    n_out: int | None = None  # rows that want logits; None: one of each sequence
+    eager: bool = False  # --enforce-eager
+    most_rows: int = 512  # of a bucket
+
+    @property
+    def replays(self) -> bool:
+        """Whether the step is one that a GPU replays."""
+        return self.rows == 1 and not self.eager and self.sequences <= self.most_rows
+
+    @property
+    def padded(self) -> int:
+        """Sequences with those that fill the bucket (engine/run/step_graphs.c)."""
+        n = self.sequences
+        unit = 1 if n <= 2 else 4 if n <= 4 else 8 if n <= 64 else 32
+        return min(up(n, unit) * unit, self.most_rows) if self.replays else n
+
+    @property
+    def padded_segments(self) -> int:
+        n, eighth = self.sequences * self.n_segments, 8
+        while n // eighth >= 16:
+            eighth *= 2
+        return up(n, eighth) * eighth if self.replays else n
 
     @property
     def n_rows(self) -> int:
-        return self.sequences * self.rows
-
-    @property
-    def n_outputs(self) -> int:
-        return self.sequences if self.n_out is None else self.n_out
+        return self.padded * self.rows
 
     @property
     def length(self) -> int:
@@ -164,9 +186,10 @@ class Op:
     floor_bytes: float = 0  # that any implementation moves
     floor_operations: float = field(default=0)
 
-    def seconds(self, device: Device, end: int) -> float:
+    def seconds(self, device: Device, end: int, gap_name: str = STREAM) -> float:
         """With all guesses at one end: 0 the slow one, 1 the fast one."""
-        gap = GUESSES[LAUNCH][1 - end] * 1e-6 * len(self.launches)
+        gap = 1e-6 * sum(GUESSES[EARLY if n.kernel == "narrow_kernel" else gap_name][1 - end]
+                         for n in self.launches)
         by_bytes = self.bytes / (device.copy_rate * GUESSES[self.byte_share][end] * self.busy)
         by_l2 = self.l2_bytes / (GUESSES["L2 rate, TB/s"][end] * 1e12 * self.busy)
         by_ops = self.operations / (device.matrix_rate * GUESSES[self.op_share][end] * self.busy)
@@ -174,6 +197,11 @@ class Op:
 
 
 # --- products ---
+
+def range_elements(kp: int) -> int:
+    """Elements of K in one of at most eight ranges (gemm_split)."""
+    return up(kp // 128, 8) * 128
+
 
 def narrow_tile(n_rows: int) -> tuple[int, int]:
     """Outputs and rows of a block of the kernels for few rows."""
@@ -183,22 +211,30 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
     kp, each = row_elements(k), 2 if group == 0 else 1 if name == "int8" else 0.5
-    if t <= NARROW_ROWS_MAX:
-        outputs, rows = narrow_tile(t)
-        x, y = up(n, outputs), up(t, rows)
-        read = int(x * outputs * kp * each * y)
-        return Op("", 1, [Launch("narrow_kernel", x, y)],
-                  y * weight_bytes(weights, n, k) + 4 * t * n,
-                  f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows",
-                  l2_bytes=2 * x * t * kp, operations=2 * t * n * kp,
-                  counted=(read if group == 0 else 0, 0, 0))
+    share = f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows"
     outputs, rows = 128, 64 if group else 128
-    if up(t, rows) * up(n, outputs) < device.n_sms:
+    fills = up(t, rows) * up(n, outputs) >= device.n_sms
+    n_ranges = up(kp, range_elements(kp))
+    splits = group and not fills and n_ranges * t * n <= device.n_partial_sums
+    if t <= 16 or (t <= NARROW_ROWS_MAX and not (group and (fills or splits))):
+        outputs, rows = narrow_tile(t)
+        x, y = up(t, rows), up(n, outputs)
+        read = int(y * outputs * kp * each * x)
+        return Op("", 1, [Launch("narrow_kernel", x, y)],
+                  weight_bytes(weights, n, k) + 4 * t * n, share,
+                  l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
+                  counted=(read if group == 0 else 0, 0, 0))
+    splits = splits and t <= NARROW_ROWS_MAX
+    if not fills and not splits:
         outputs, rows = 64, 64
     x, y = up(t, rows), up(n, outputs)
-    return Op("", 1, [Launch("tile_kernel", x, y)],
-              weight_bytes(weights, n, k) + 2 * t * kp + 4 * t * n,
-              l2_bytes=x * n * kp * each + 2 * y * t * kp, operations=2 * t * n * kp,
+    launches = [Launch("tile_kernel", x, y, n_ranges if splits else 1)]
+    sums = 0
+    if splits:
+        launches.append(Launch("fold_kernel", up(n, 256), t))
+        sums = 2 * 4 * n_ranges * t * n  # written and read; the second-level cache keeps them
+    return Op("", 1, launches, weight_bytes(weights, n, k) + 2 * t * kp + 4 * t * n, share,
+              l2_bytes=x * n * kp * each + 2 * y * t * kp + sums, operations=2 * t * n * kp,
               counted=(0, 0, int(x * n * kp * each) + 2 * y * t * kp))
 
 
@@ -238,15 +274,15 @@ def walked(m: Model, step: Step) -> int:
 
 def decode_attention(device: Device, m: Model, step: Step) -> Op:
     n_segments, n_parts = step.sequences * step.n_segments, up(m.n_shared, 16)
-    grid = Launch("attn_decode_kernel", n_segments, m.kv_heads * n_parts)
+    grid = Launch("attn_decode_kernel", step.padded_segments, m.kv_heads * n_parts)
     width = m.heads * m.head_dim
-    launches = [grid, Launch("attn_combine_kernel", step.sequences * up(width, 128))]
+    launches = [grid, Launch("attn_combine_kernel", step.padded * up(width, 128))]
     is_used = step.rows == 1
     kv = step.sequences * m.kv_heads * n_parts * kv_read(m, step.length) if is_used else 0
     partials = 8 * (m.head_dim + 2) * m.heads * n_segments if is_used else 0
     return Op("attention, decode", m.layers, launches, kv + partials + 6 * step.n_rows * width,
               "bytes of decode attention", operations=4 * m.heads * m.head_dim * n_segments * SEGMENT,
-              busy=min(1.0, grid.blocks / (2 * device.n_sms)), counted=(0, kv, 0))
+              busy=min(1.0, n_segments * grid.y / (2 * device.n_sms)), counted=(0, kv, 0))
 
 
 def prefill_groups(device: Device, m: Model, step: Step) -> int:
@@ -302,7 +338,7 @@ def rows_op(name: str, kernel: str, times: int, t: int, width: int, bytes_each: 
 
 
 def step_ops(device: Device, m: Model, step: Step, samples: bool = True) -> list[Op]:
-    t, r, width = step.n_rows, step.n_outputs, m.heads * m.head_dim
+    t, r, width = step.n_rows, step.padded, m.heads * m.head_dim
     weights, layers = (m.weights, m.group), m.layers
     table = 2 if m.group == 0 else 1
 
@@ -321,9 +357,14 @@ def step_ops(device: Device, m: Model, step: Step, samples: bool = True) -> list
            Op("last norm", 1, [Launch("rmsnorm_kernel", r)], 6 * r * m.dim),
            product(device, step, "output", 1, m.output, m.vocab, m.dim, r)]
     if samples:
+        r = step.sequences
         ops.append(Op("sample", 1, [Launch("sample_kernel", r)], 4 * r * m.vocab,
                       busy=min(1.0, r / device.n_sms)))
     return ops
+
+
+def gap_of(step: Step) -> str:
+    return GRAPH if step.replays else STREAM
 
 
 def floor_seconds(device: Device, ops: list[Op]) -> float:
@@ -331,9 +372,9 @@ def floor_seconds(device: Device, ops: list[Op]) -> float:
                sum(o.times * o.floor_operations for o in ops) / device.matrix_rate)
 
 
-def predicted_seconds(device: Device, ops: list[Op]) -> tuple[float, float]:
+def predicted_seconds(device: Device, ops: list[Op], gap: str) -> tuple[float, float]:
     """(fast, slow)."""
-    return (sum(o.seconds(device, 1) for o in ops), sum(o.seconds(device, 0) for o in ops))
+    return (sum(o.seconds(device, 1, gap) for o in ops), sum(o.seconds(device, 0, gap) for o in ops))
 
 
 # --- the table ---
@@ -354,6 +395,11 @@ class Case:
         if s.rows == 1:
             return f"decode:{s.sequences}:{s.context}"
         return f"prefill:{s.rows}" + (f"@{s.context}" if s.context else "")
+
+    @property
+    def gap(self) -> str:
+        """The products of a step are timed in a stream."""
+        return STREAM if self.products else gap_of(self.step)
 
     def ops(self, device: Device, model: Model) -> list[Op]:
         ops = step_ops(device, model.quantized(self.weights), self.step)
@@ -385,18 +431,18 @@ def cases_table(device: Device, model: Model) -> list[str]:
              "|---|---|---|---|---|"]
     for c in CASES:
         ops = c.ops(device, model)
-        fast, slow = predicted_seconds(device, ops)
+        fast, slow = predicted_seconds(device, ops, c.gap)
         n = sum(o.times * len(o.launches) for o in ops)
         lines.append(f"| {c.name} | {n} | {in_ms(floor_seconds(device, ops))} | {in_ms(fast)} to "
                      f"{in_ms(slow)} | {c.reach_ms:g} |")
     return lines
 
 
-def ops_table(device: Device, ops: list[Op]) -> list[str]:
+def ops_table(device: Device, ops: list[Op], gap: str) -> list[str]:
     lines = ["| op | times | launches | blocks | MB | MB from L2 | GFLOP | us, all times |",
              "|---|---|---|---|---|---|---|---|"]
     for o in ops:
-        fast, slow = o.seconds(device, 1) * 1e6, o.seconds(device, 0) * 1e6
+        fast, slow = o.seconds(device, 1, gap) * 1e6, o.seconds(device, 0, gap) * 1e6
         blocks = " + ".join("chosen" if n.kernel == "cublasLtMatmul" else str(n.blocks)
                             for n in o.launches)
         lines.append(f"| {o.name} | {o.times} | {len(o.launches)} | {blocks} | "
@@ -416,7 +462,7 @@ def page_part() -> list[str]:
     lines = [*cases_table(device, model), "", *guesses_table()]
     for c in (CASES[0], CASES[4]):
         lines += ["", f"Ops of *{c.name}* (MB and GFLOP of one time):", "",
-                  *ops_table(device, c.ops(device, model))]
+                  *ops_table(device, c.ops(device, model), c.gap)]
     return lines
 
 
@@ -430,8 +476,8 @@ def with_part(page: str) -> str:
 
 def print_step(device: Device, model: Model, step: Step) -> None:
     ops = step_ops(device, model, step)
-    print("\n".join(ops_table(device, ops)))
-    fast, slow = predicted_seconds(device, ops)
+    print("\n".join(ops_table(device, ops, gap_of(step))))
+    fast, slow = predicted_seconds(device, ops, gap_of(step))
     n_bytes = sum(o.times * o.floor_bytes for o in ops)
     n_ops = sum(o.times * o.floor_operations for o in ops)
     print(f"\nfloor: {n_bytes * 1e-9:.3f} GB / {device.copy_rate * 1e-12:g} TB/s = "
@@ -449,6 +495,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--invariant", action="store_true")
+    parser.add_argument("--eager", action="store_true")
     parser.add_argument("--copy-rate", type=float, default=Device.copy_rate)
     parser.add_argument("--matrix-rate", type=float, default=Device.matrix_rate)
     parser.add_argument("--multiprocessors", type=int, default=Device.n_sms)
@@ -468,7 +515,7 @@ def main() -> int:
         print("\n".join(cases_table(device, Model.load(a.model))))
     else:
         print_step(device, Model.load(a.model).quantized(a.weights),
-                   Step(a.sequences, a.rows, a.context, a.invariant))
+                   Step(a.sequences, a.rows, a.context, a.invariant, a.eager))
     return 0
 
 

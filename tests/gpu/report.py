@@ -75,9 +75,9 @@ def step_of(bench: str) -> predict.Step:
     return predict.Step(1, int(first), int(context or 0))
 
 
-def step_row(name: str, device: predict.Device, ops: list[predict.Op],
+def step_row(name: str, device: predict.Device, ops: list[predict.Op], gap: str,
              seconds: float | None) -> Row:
-    fast, slow = predict.predicted_seconds(device, ops)
+    fast, slow = predict.predicted_seconds(device, ops, gap)
     return Row(f"8 B {name}", predict.floor_seconds(device, ops) * 1e6,
                f"{predict.in_ms(fast)} to {predict.in_ms(slow)} ms",
                seconds * 1e6 if seconds else None)
@@ -150,19 +150,20 @@ class Report:
         usual = predict.Device()
         device = predict.Device(copy or usual.copy_rate, matrix or usual.matrix_rate)
         measured = self.measured_steps()
-        wanted = [(c.name, c.weights, c.bench, c.ops(device, predict.model_8b()))
+        wanted = [(c.name, c.weights, c.bench, c.ops(device, predict.model_8b()), c.gap)
                   for c in predict.CASES if not c.products]
-        named = {(weights, bench) for _, weights, bench, _ in wanted}
+        named = {(weights, bench) for _, weights, bench, _, _ in wanted}
         for weights, bench in measured:
             if (weights, bench) not in named:
                 wanted.append((f"{bench.replace(':', ' ')}, {weights}", weights, bench,
                                predict.step_ops(device, predict.model_8b().quantized(weights),
-                                                step_of(bench))))
-        rows = [step_row(name, device, ops, measured.get((weights, bench)))
-                for name, weights, bench, ops in wanted]
+                                                step_of(bench)),
+                               predict.gap_of(step_of(bench))))
+        rows = [step_row(name, device, ops, gap, measured.get((weights, bench)))
+                for name, weights, bench, ops, gap in wanted]
         for c in predict.CASES:
             if c.products:
-                rows.append(step_row(c.name, device, c.ops(device, predict.model_8b()),
+                rows.append(step_row(c.name, device, c.ops(device, predict.model_8b()), c.gap,
                                      self.products_seconds(c)))
         return rows
 

@@ -267,7 +267,8 @@ MESSAGES: dict[str, Schema | None] = {
     "frequency_penalty": None, "logit_bias": None, "allowed_token_ids": None, "bad_words": None,
     "min_tokens": None, "ignore_eos": None, "stop_token_ids": None, "priority": None,
     "slo_ttft_ms": None, "slo_tpot_ms": None, "cache_salt": None, "cache_ttl": None,
-    "session_id": None, "chat_template_kwargs": None, "parse_special": None, "documents": None,
+    "session_id": None, "chat_template_kwargs": None, "parse_special": None,
+    "preamble": None, "documents": None,
     "documents_placement": None, "documents_order": None, "retrieval": None,
     "structured_outputs": None,
 }

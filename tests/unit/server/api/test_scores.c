@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "server/api/embedding_request.h"
 #include "server/api/embeddings.h"
 #include "tests/unit/server/fake_embedder.h"
 
@@ -93,6 +94,32 @@ static void the_name_chooses_the_model(void **state)
                            "\\\"judge\\\" or \\\"vectors\\\" is"));
 }
 
+/* The query is part of each pair. */
+static void all_tokens_of_a_request_are_bounded(void **state)
+{
+    struct json *body = js_new_object(), *list = js_new_array();
+    char text[996];
+    struct embedding_request r;
+    struct buf why;
+
+    (void)state;
+    memset(text, 'x', sizeof text);
+    for (size_t i = 0; i <= EMBEDDING_N_TOKENS_MAX / 1000; i++)
+        assert_int_equal(js_push(list, js_new_string(text, sizeof text)), OK);
+    assert_int_equal(js_set(body, "query", js_new_string("q", 1)), OK);
+    assert_int_equal(js_set(body, "documents", list), OK);
+    atomic_store(&fake_embedder_max_tokens, 2000);
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(rerank_request_read(&r, &t.s.srv, body, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "documents[300]: more than 300000 tokens in all; send "
+                                       "fewer inputs at once");
+    assert_int_equal(embedding_request_n_tokens(&r), EMBEDDING_N_TOKENS_MAX);
+    atomic_store(&fake_embedder_max_tokens, FAKE_MAX_TOKENS);
+    embedding_request_fini(&r);
+    buf_fini(&why);
+    js_unref(body);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -125,6 +152,7 @@ int main(void)
         cmocka_unit_test(the_activation_is_that_of_pairs_or_of_texts),
         cmocka_unit_test(a_text_longer_than_the_model_is_refused_by_scores_and_cut_by_rankings),
         cmocka_unit_test(the_name_chooses_the_model),
+        cmocka_unit_test(all_tokens_of_a_request_are_bounded),
     };
 
     return cmocka_run_group_tests(tests, start, end);
