@@ -268,6 +268,19 @@ static void store_k(enum dtype t, void *k, uint32_t offset, const float *x, uint
     }
 }
 
+/* Prefetch for writing what store_k() and store_scaled() write of a head's K: a line in each row of
+ * the block, or in every other one. Without that each store waits for memory. */
+static void fetch_k(const struct kv_pool *p, const unsigned char *k, uint32_t offset)
+{
+    enum dtype t = p->layout.dtype;
+    size_t cell = p->layout.scale_group ? 1 : t == DTYPE_F16 ? 2 : 4;
+    size_t row = KV_BLOCK_TOKENS * cell, step = row < 64 ? 64 : row;
+    size_t n = p->head_dim * row / (t == DTYPE_BF16 ? 2 : 1);
+
+    for (size_t i = 0; i < n; i += step)
+        __builtin_prefetch(k + i + offset * cell, 1);
+}
+
 /* Store one token's V in its row; in bf16 in every other element of the pair's row. The other
  * elements may belong to a row that another thread stores, so they are not touched. */
 static void store_v(enum dtype t, void *v, uint32_t offset, const float *x, uint32_t dim)
@@ -345,6 +358,9 @@ static void store_scaled(const struct kv_pool *p, unsigned char *head, int v, ui
         head[(size_t)i * KV_BLOCK_TOKENS + offset] = q[i];
 }
 
+/* KV heads between the one that is stored and the one that is prefetched. */
+#define ROPE_AHEAD 2
+
 /* Whether rows t and t + 1 fill one pair of V. */
 static bool rope_is_pair(const struct rope_kv_params *p, uint32_t t, uint32_t end)
 {
@@ -368,11 +384,18 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 
         ASSERT(p->pos[t] < p->n_pos && p->slot_block[t] < p->pool.n_blocks &&
                p->slot_offset[t] < KV_BLOCK_TOKENS);
+        for (uint32_t g = 0; g < min_u32(ROPE_AHEAD, p->pool.n_kv_heads); g++)
+            fetch_k(&p->pool, kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g),
+                    p->slot_offset[t]);
         for (uint32_t h = 0; h < p->n_heads; h++)
             rotate(q + (size_t)h * dim, q + (size_t)h * dim, cos_sin, half);
         for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
             size_t at = t * p->qkv_stride + (size_t)g * dim;
 
+            if (g + ROPE_AHEAD < p->pool.n_kv_heads)
+                fetch_k(&p->pool,
+                        kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g + ROPE_AHEAD),
+                        p->slot_offset[t]);
             rotate(head, p->k + at, cos_sin, half);
             memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
             unsigned char *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g);
