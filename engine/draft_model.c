@@ -221,7 +221,8 @@ static enum status create_forward(struct draft_model *m)
                                .n_out_max = m->n_seats,
                                .n_pos = m->window,
                                .n_seqs_max = m->n_seats,
-                               .n_blocks_max = m->pool.n_blocks};
+                               .n_blocks_max = m->pool.n_blocks,
+                               .graphs = m->c.graphs};
 
     m->pool.base = device_alloc(m->device, kv_block_bytes(&m->pool) * m->pool.n_blocks);
     if (!m->pool.base)

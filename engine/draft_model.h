@@ -48,6 +48,7 @@ struct draft_model_config {
     uint32_t n_seqs_max;    /* in one forward pass */
     uint32_t n_rows_max;    /* of the device: max_rows in struct device_config */
     uint32_t max_model_len; /* no sequence is longer */
+    bool graphs;            /* as in forward_config */
     uint64_t kv_bytes;      /* of the store at most; 0: what DRAFT_SEATS_DEFAULT sequences need */
 };
 

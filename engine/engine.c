@@ -226,6 +226,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
                                    .n_seqs_max = c->max_num_seqs,
                                    .n_blocks_max =
                                        n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
+                                   .graphs = !c->enforce_eager,
                                    .device_logits = device_ops(e->device)->sample != NULL,
                                    .queries = e->attend ? &queries : NULL};
 }

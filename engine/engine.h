@@ -74,6 +74,7 @@ struct engine_config {
     double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above
                                       0 and at most 1, that weights, buffers and KV may take */
     bool batch_invariant;          /* on a GPU: products in an order that no batch changes */
+    bool enforce_eager;            /* on a GPU: no step is recorded and replayed */
     uint32_t segment_tokens;
     bool prefix_caching;
     uint64_t kv_host_bytes;      /* of the host tier; 0: none */
@@ -273,6 +274,7 @@ struct engine_stats {
                                      answer a query */
     struct scheduler_stats scheduler;
     struct contest_stats contest;
+    uint64_t n_graph_steps; /* steps that a GPU replayed from a recording */
     uint64_t n_plans_ahead; /* steps planned while the previous step ran */
     double cost_error;      /* moving mean of |expected - measured| / measured step time */
     struct hist step_s;     /* from a step's plan to its tokens */

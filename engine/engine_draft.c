@@ -18,6 +18,7 @@ enum status engine_read_draft(struct engine *e, struct device_config *d, struct 
                                    .n_rows_max = d->max_rows,
                                    .max_model_len =
                                        c->max_model_len ? c->max_model_len : e->model.max_pos,
+                                   .graphs = !c->enforce_eager,
                                    .kv_bytes = c->draft_kv_bytes};
 
     if (!c->draft_model_dir)

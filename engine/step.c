@@ -648,6 +648,7 @@ void engine_publish_stats(struct engine *e)
                             e->live.scheduler.n_preempted_for_memory + e->live.n_query_preemptions;
     engine_publish_room(e);
     e->live.n_plans_ahead = e->lineup.n_planned_ahead;
+    e->live.n_graph_steps = forward_graphs(e->forward).n_replayed;
     engine_publish_estimate(e, clock_now_ns());
     pthread_mutex_lock(&e->stats_lock);
     e->shared = e->live;

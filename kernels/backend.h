@@ -42,6 +42,10 @@ struct device_backend {
     enum status (*event_order)(void *state, struct device_event *e, struct stream *s);
     enum status (*event_query)(void *state, struct device_event *e, bool *done);
     enum status (*event_wait)(void *state, struct device_event *e);
+    enum status (*graph_begin)(void *state); /* NULL: the backend has no graphs */
+    enum status (*graph_end)(void *state, struct device_graph **out);
+    enum status (*graph_launch)(void *state, const struct device_graph *g);
+    void (*graph_destroy)(void *state, struct device_graph *g);
 };
 
 /* Weak: NULL in a program that does not link the backend. */

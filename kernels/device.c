@@ -384,6 +384,28 @@ enum status device_event_wait(struct device *d, struct device_event *e)
     return d->backend ? d->backend->event_wait(d->state, e) : OK;
 }
 
+enum status device_graph_begin(struct device *d)
+{
+    return d->backend && d->backend->graph_begin ? d->backend->graph_begin(d->state)
+                                                 : ERR_UNSUPPORTED;
+}
+
+enum status device_graph_end(struct device *d, struct device_graph **out)
+{
+    return d->backend->graph_end(d->state, out);
+}
+
+enum status device_graph_launch(struct device *d, const struct device_graph *g)
+{
+    return d->backend->graph_launch(d->state, g);
+}
+
+void device_graph_destroy(struct device *d, struct device_graph *g)
+{
+    if (g)
+        d->backend->graph_destroy(d->state, g);
+}
+
 static size_t piece_bytes(size_t n_bytes, size_t at)
 {
     return n_bytes - at < STAGING_BYTES ? n_bytes - at : STAGING_BYTES;

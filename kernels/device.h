@@ -140,6 +140,17 @@ NODISCARD enum status device_event_order(struct device *d, struct device_event *
 NODISCARD enum status device_event_query(struct device *d, struct device_event *e, bool *done);
 NODISCARD enum status device_event_wait(struct device *d, struct device_event *e);
 
+/* Work of the compute stream that is recorded once and launched as a whole, with the arguments of
+ * the recording. Between begin and end, ops and asynchronous copies of this thread are recorded
+ * instead of done; nothing may be allocated or waited for. end must follow begin in any case; on
+ * OK *out is the caller's: device_graph_destroy() when its last launch is done. ERR_UNSUPPORTED: the
+ * device has no graphs. */
+struct device_graph;
+NODISCARD enum status device_graph_begin(struct device *d);
+NODISCARD enum status device_graph_end(struct device *d, struct device_graph **out);
+NODISCARD enum status device_graph_launch(struct device *d, const struct device_graph *g);
+void device_graph_destroy(struct device *d, struct device_graph *g); /* NULL is fine */
+
 /* Copy from host to device and back: synchronous, in order with the compute stream. */
 NODISCARD enum status device_upload(struct device *d, void *dst, const void *src, size_t n_bytes);
 NODISCARD enum status device_download(struct device *d, void *dst, const void *src, size_t n_bytes);

@@ -188,7 +188,7 @@ struct rope_kv_params {
     const uint32_t *pos;         /* [T] position of each row in its sequence */
     const float *cos_sin;        /* [n_pos, r]: for each position r/2 cosines, then r/2 sines */
     uint32_t n_pos;              /* every pos is below it */
-    const uint32_t *slot_block;  /* [T] block that receives the row's K and V */
+    const uint32_t *slot_block;  /* [T] block for the row's K and V; on a GPU: none, for padding */
     const uint32_t *slot_offset; /* [T] token index inside that block, below KV_BLOCK_TOKENS */
     struct kv_pool pool;
 };
@@ -211,7 +211,7 @@ struct attn_segment {
     uint32_t block0;   /* index into blocks */
 };
 
-/* Rows of one sequence: consecutive rows of the batch at consecutive positions. */
+/* Consecutive rows of a batch at consecutive positions; none, behind all others, is padding. */
 struct attn_seq {
     uint32_t row0;
     uint32_t n_rows;
@@ -233,7 +233,7 @@ struct attention_params {
     uint32_t n_seqs;
     uint32_t n_rows;     /* T: of all sequences */
     uint32_t n_rows_max; /* most rows of one sequence */
-    uint32_t n_segs;     /* of all sequences */
+    uint32_t n_segs;     /* of all sequences; on a GPU padding may follow, as in attn_seq */
     uint32_t n_segs_max; /* most segments of one sequence */
     uint32_t n_heads;    /* H */
     uint32_t layer;

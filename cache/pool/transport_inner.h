@@ -32,7 +32,8 @@ struct transport_ops {
     bool (*progress)(struct transport *t, uint64_t now_ns);
     NODISCARD enum status (*connect)(struct transport *t, const struct sockaddr *to, socklen_t n_to,
                                      uint32_t *conn);
-    /* Close, and post TRANSPORT_CLOSED before returning, unless it is posted already. */
+    /* Close; no event but TRANSPORT_CLOSED follows, which is posted before returning. A connection
+     * without payload may go on closing, without any event, and keeps its number as long. */
     void (*disconnect)(struct transport *t, uint32_t conn);
     NODISCARD enum status (*send)(struct transport *t, uint32_t conn, const void *head,
                                   uint32_t n_head, const struct iovec *payload, uint32_t n_payload,

@@ -149,6 +149,7 @@ static void ucx_close(struct transport *t)
 {
     struct ux *ux = t->state;
 
+    ux_await_connections(ux);
     for (uint32_t i = 0; ux->conns && i < t->config.n_conns_max; i++)
         if (ux->conns[i].state != CONN_FREE)
             transport_disconnect(t, i);

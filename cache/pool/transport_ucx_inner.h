@@ -108,6 +108,7 @@ struct ux_conn {
     struct transport_note opened, closed;
     const char *failed; /* to be closed; NULL: no */
     enum transport_end end;
+    bool is_given_up; /* the caller has closed it: no event follows */
 };
 
 struct ux {
@@ -154,6 +155,8 @@ void ux_on_request(ucp_conn_request_h request, void *arg);
 NODISCARD enum status ux_connect(struct transport *t, const struct sockaddr *to, socklen_t n_to,
                                  uint32_t *conn);
 void ux_disconnect(struct transport *t, uint32_t conn);
+/* Give up connections that are not there yet, and wait a bounded time until they can be closed. */
+void ux_await_connections(struct ux *ux);
 void ux_taken(struct transport *t, struct transport_note *note);
 bool ux_progress(struct transport *t, uint64_t now_ns);
 void ux_count_conns(const struct transport *t, struct transport_stats *out);

@@ -107,7 +107,7 @@ static bool take_head(struct ux_message *m, const void *head, uint32_t n)
 /* The message to which an active message belongs. NULL: the connection is broken or closed. */
 static struct ux_message *begin_message(struct ux_conn *c, const uint8_t *wire, size_t n_wire)
 {
-    if (!c || c->state >= CONN_CLOSING || c->failed)
+    if (!c || c->state >= CONN_CLOSING || c->failed || c->is_given_up)
         return NULL;
     struct ux_message *m = NULL;
     if (n_wire < WIRE_BYTES || get_u32(wire) != WIRE_MAGIC)
@@ -174,6 +174,10 @@ static ucs_status_t on_open(void *arg, const void *header, size_t n_header, void
     if (c->state != CONN_CONNECTING || n > 0 || n_header != WIRE_BYTES ||
         get_u32(header) != WIRE_MAGIC) {
         ux_fail(c, TRANSPORT_BROKEN, "the peer does not send messages of this version");
+        return UCS_OK;
+    }
+    if (c->is_given_up) {
+        ux_fail(c, TRANSPORT_LEFT, "closed here");
         return UCS_OK;
     }
     c->state = CONN_OPEN;

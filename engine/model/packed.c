@@ -18,6 +18,8 @@
 #include "engine/model/family.h"
 #include "engine/model/weights_load.h"
 
+#define CONFIG_TEXT_BYTES_MAX (64u << 10) /* bytes of the configuration's canonical text */
+
 /* --- pieces --- */
 
 uint32_t packed_pieces(const struct weights_part *parts, uint32_t n_parts, struct packed_piece *out,
@@ -128,24 +130,34 @@ static uint64_t ns_of(struct timespec t)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* config.json says how the tensors of some checkpoints are quantized. Returns its ctime; 0: there
- * is none. */
-static uint64_t add_config(struct hash_state *h, const char *dir)
+/* Add the configuration: as it was parsed, and the file that says how tensors are quantized, as it
+ * was before that was read. A file that changes between the two gives a key that no later start
+ * has. */
+static bool add_config(struct hash_state *h, const struct loader *l)
 {
-    char path[PATH_MAX];
-    struct stat st;
+    struct buf text;
 
-    if (snprintf(path, sizeof path, "%s/config.json", dir) >= (int)sizeof path ||
-        stat(path, &st) != 0)
-        return 0;
-    add_u64(h, (uint64_t)st.st_ino);
-    add_u64(h, (uint64_t)st.st_size);
-    add_u64(h, ns_of(st.st_mtim));
-    add_u64(h, ns_of(st.st_ctim));
-    return ns_of(st.st_ctim);
+    buf_init(&text, CONFIG_TEXT_BYTES_MAX);
+    bool ok = model_config_write(l->config->model, false, &text) == OK;
+    add_text(h, buf_str(&text));
+    buf_fini(&text);
+    add_u64(h, (uint64_t)l->config_file.st_ino);
+    add_u64(h, (uint64_t)l->config_file.st_size);
+    add_u64(h, ns_of(l->config_file.st_mtim));
+    add_u64(h, ns_of(l->config_file.st_ctim));
+    return ok;
 }
 
-/* Returns the latest ctime of all files. The device's number is left out: it may change when the
+void packed_stat_config(struct loader *l)
+{
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/config.json", l->config->dir) >= (int)sizeof path ||
+        stat(path, &l->config_file) != 0)
+        l->config_file = (struct stat){0};
+}
+
+/* Returns the latest ctime of all files; UINT64_MAX without memory. The device's number is left out: it may change when the
  * same folder is mounted again. */
 static uint64_t make_key(uint8_t key[PACKED_KEY_BYTES], const struct loader *l)
 {
@@ -156,7 +168,7 @@ static uint64_t make_key(uint8_t key[PACKED_KEY_BYTES], const struct loader *l)
     hash_begin(&h, PACKED_KEY_BYTES, NULL, 0);
     add_text(&h, "tarn packed weights");
     add_u64(&h, PACKED_VERSION);
-    uint64_t latest = add_config(&h, c->dir);
+    uint64_t latest = add_config(&h, l) ? ns_of(l->config_file.st_ctim) : UINT64_MAX;
     for (uint32_t i = 0; (m = checkpoint_map(l->w->file, i)) != NULL; i++) {
         add_u64(&h, m->ino);
         add_u64(&h, m->n_bytes);

@@ -41,6 +41,9 @@ struct packed {
     char path[PATH_MAX];
 };
 
+/* Note the identity of DIR/config.json, before its quantization_config is read. A GGUF file has
+ * none. */
+void packed_stat_config(struct loader *l);
 /* Decide whether the planned weights are kept, and where. p->head.crcs is the caller's to free. */
 void packed_plan(struct packed *p, const struct loader *l);
 /* Read the weights and their content hash; false: they must be made, and their memory is zeros. */

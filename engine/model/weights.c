@@ -150,8 +150,10 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
 
     *w = (struct weights){
         .device = config->device, .dtype = config->dtype, .quantization = config->quantization};
-    if (!config->dummy)
+    if (!config->dummy) {
+        packed_stat_config(&l);
         s = checkpoint_open(&w->file, config->dir, why);
+    }
     if (s == OK)
         s = config->model->family->plan_weights(&l);
     if (s == OK) {

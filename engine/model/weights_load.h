@@ -13,6 +13,7 @@
 #define TARN_ENGINE_MODEL_WEIGHTS_LOAD_H
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #include "engine/model/checkpoint.h"
 #include "engine/model/weights.h"
@@ -43,8 +44,9 @@ struct loader {
     struct weights *w;
     struct weights_measure *measure; /* NULL: load; else nothing is allocated or read */
     struct buf *why;
-    const char *embedding; /* name of its tensor, once planned */
-    bool uses_file;        /* a weight lies in the mapped file */
+    struct stat config_file; /* config.json before checkpoint_open(); zeros: a GGUF file */
+    const char *embedding;   /* name of its tensor, once planned */
+    bool uses_file;          /* a weight lies in the mapped file */
     struct job *jobs;
     uint32_t n_jobs, cap;
     uint32_t n_tasks;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "engine/model/family.h"
 #include "engine/run/staging.h"
+#include "engine/run/step_graphs.h"
 #include "kernels/pack.h"
 
 struct forward {
@@ -20,7 +21,9 @@ struct forward {
     float *logits;            /* [R, V]; with c.hidden the same memory as out_x */
     float *host_logits;
     struct staging *staging;
-    struct queries *queries; /* NULL: no sequence sends queries */
+    struct queries *queries;    /* NULL: no sequence sends queries */
+    struct step_graphs *graphs; /* NULL: each step is launched kernel by kernel */
+    uint32_t n_out;             /* rows of this step that get logits, padding included */
 };
 
 /* Bytes of rows that ops round for products, with any weight of the model; 0 on a device whose ops
@@ -171,6 +174,8 @@ enum status forward_create(struct forward **out, const struct forward_config *co
         s = staging_create(&f->staging, f->device, staging_bytes_max(config));
     if (s == OK)
         s = make_cos_sin(f);
+    if (s == OK && config->graphs && !device_is_host(f->device))
+        s = step_graphs_create(&f->graphs, f->device);
     if (s == OK && config->queries)
         s = queries_create(&f->queries,
                            &(struct queries_config){.device = f->device,
@@ -191,6 +196,7 @@ void forward_destroy(struct forward *f)
 {
     if (!f)
         return;
+    step_graphs_destroy(f->graphs);
     void *all[] = {f->step.x, f->step.xn, f->step.rounded, f->out_x, f->c.hidden ? NULL : f->logits,
                    f->cos_sin};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
@@ -203,7 +209,26 @@ void forward_destroy(struct forward *f)
     free(f);
 }
 
-static enum status stage_batch(struct forward *f, const struct batch *b)
+/* Fill the batch up to a bucket, behind its rows, sequences and segments. */
+static void pad_batch(struct batch *b, const struct step_bucket *to)
+{
+    ASSERT(to->n_rows <= b->n_rows_max && to->n_rows <= b->n_seqs_max &&
+           to->n_rows <= b->n_out_max && to->n_segments <= b->n_segments_max);
+    for (uint32_t i = b->n_rows; i < to->n_rows; i++) {
+        b->ids[i] = b->pos[i] = b->slot_offset[i] = 0;
+        b->slot_block[i] = UINT32_MAX; /* its K and V are not stored */
+        b->seqs[i] = (struct attn_seq){.seg0 = b->n_segments};
+    }
+    for (uint32_t i = b->n_out; i < to->n_rows; i++)
+        b->out_rows[i] = 0;
+    for (uint32_t i = b->n_segments; i < to->n_segments; i++)
+        b->segments[i] = (struct attn_segment){0};
+}
+
+/* Stage the batch's arrays, as long as the bucket wants them. Block ids come last: their number
+ * differs between steps of a bucket, the address of no array does. */
+static enum status stage_batch(struct forward *f, const struct batch *b,
+                               const struct step_bucket *bucket)
 {
     struct layer_step *p = &f->step;
     struct staging *g = f->staging;
@@ -211,19 +236,20 @@ static enum status stage_batch(struct forward *f, const struct batch *b)
 
     if (s != OK)
         return s;
-    p->n_rows = b->n_rows;
-    p->n_seqs = b->n_seqs;
+    p->n_rows = bucket ? bucket->n_rows : b->n_rows;
+    p->n_seqs = bucket ? bucket->n_rows : b->n_seqs;
     p->seq_rows_most = b->seq_rows_most;
-    p->n_segments = b->n_segments;
-    p->seq_segments_most = b->seq_segments_most;
-    f->ids = staging_add(g, b->ids, b->n_rows * sizeof *b->ids);
-    p->pos = staging_add(g, b->pos, b->n_rows * sizeof *b->pos);
-    p->slot_block = staging_add(g, b->slot_block, b->n_rows * sizeof *b->slot_block);
-    p->slot_offset = staging_add(g, b->slot_offset, b->n_rows * sizeof *b->slot_offset);
+    p->n_segments = bucket ? bucket->n_segments : b->n_segments;
+    p->seq_segments_most = bucket ? bucket->n_segments : b->seq_segments_most;
+    f->n_out = bucket ? bucket->n_rows : b->n_out;
+    f->ids = staging_add(g, b->ids, p->n_rows * sizeof *b->ids);
+    p->pos = staging_add(g, b->pos, p->n_rows * sizeof *b->pos);
+    p->slot_block = staging_add(g, b->slot_block, p->n_rows * sizeof *b->slot_block);
+    p->slot_offset = staging_add(g, b->slot_offset, p->n_rows * sizeof *b->slot_offset);
+    f->out_rows = staging_add(g, b->out_rows, f->n_out * sizeof *b->out_rows);
+    p->seqs = staging_add(g, b->seqs, p->n_seqs * sizeof *b->seqs);
+    p->segments = staging_add(g, b->segments, p->n_segments * sizeof *b->segments);
     p->blocks = staging_add(g, b->blocks, b->n_blocks * sizeof *b->blocks);
-    f->out_rows = staging_add(g, b->out_rows, b->n_out * sizeof *b->out_rows);
-    p->seqs = staging_add(g, b->seqs, b->n_seqs * sizeof *b->seqs);
-    p->segments = staging_add(g, b->segments, b->n_segments * sizeof *b->segments);
     return staging_send(g);
 }
 
@@ -244,7 +270,7 @@ static enum status embed(struct forward *f)
 }
 
 /* Compute the result of rows [n]; the array lies where ops can read it. */
-static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
+static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t n)
 {
     const struct model_config *m = f->c.model;
     const struct weights *w = f->c.weights;
@@ -253,7 +279,6 @@ static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t 
     const float *in;
     enum status s;
 
-    *logits = f->host_logits ? f->host_logits : f->logits;
     if (n == 0)
         return OK;
     if ((s = f->step.ops->gather(f->device, NULL, &p)) != OK ||
@@ -265,8 +290,15 @@ static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t 
     if (s == OK && !f->c.hidden && (m->logit_scale > 0 || m->logit_cap > 0))
         s = layer_scale(&f->step, n, m->n_vocab, f->logits, m->logit_scale, m->logit_cap, false,
                         f->logits);
-    if (s != OK || *logits == f->logits)
-        return s;
+    return s;
+}
+
+/* Bring the results of n rows to where the caller reads them. */
+static enum status take_output(struct forward *f, uint32_t n, float **logits)
+{
+    *logits = f->host_logits ? f->host_logits : f->logits;
+    if (n == 0 || *logits == f->logits)
+        return OK;
     return device_download(f->device, *logits, f->logits,
                            (size_t)n * out_width(&f->c) * sizeof(float));
 }
@@ -283,20 +315,49 @@ static void begin_queries(struct forward *f, struct batch *b)
     f->step.attention_arg = f->queries;
 }
 
+/* Enqueue all ops of the step. */
+static enum status run_ops(void *arg)
+{
+    struct forward *f = arg;
+    const struct model_config *m = f->c.model;
+    enum status s = embed(f);
+
+    for (uint32_t layer = 0; s == OK && layer < m->n_layers; layer++)
+        s = m->family->run_layer(&f->step, layer);
+    return s == OK ? run_output(f, f->out_rows, f->n_out) : s;
+}
+
+/* Whether the step is one that repeats: a row of each sequence. Then pads the batch. */
+static bool choose_bucket(const struct forward *f, struct batch *b, const struct kv_pool *pool,
+                          struct step_bucket *out)
+{
+    uint32_t most = f->c.n_seqs_max < f->c.n_out_max ? f->c.n_seqs_max : f->c.n_out_max;
+
+    most = most < f->c.n_rows_max ? most : f->c.n_rows_max;
+    most = most < STEP_GRAPH_ROWS_MAX ? most : STEP_GRAPH_ROWS_MAX;
+    if (!f->graphs || b->n_rows == 0 || b->n_rows > most || b->seq_rows_most != 1 ||
+        b->n_queries > 0)
+        return false;
+    *out = step_bucket_for(b->n_rows, b->n_segments, most, f->c.n_blocks_max);
+    out->pool = pool->base;
+    pad_batch(b, out);
+    return true;
+}
+
 enum status forward_run(struct forward *f, struct batch *b, const struct kv_pool *pool,
                         float **logits)
 {
-    const struct model_config *m = f->c.model;
-    enum status s = stage_batch(f, b);
+    struct step_bucket bucket;
 
     ASSERT(b->n_rows <= f->c.n_rows_max && b->n_out <= f->c.n_out_max);
+    bool repeats = choose_bucket(f, b, pool, &bucket);
+    enum status s = stage_batch(f, b, repeats ? &bucket : NULL);
+
     f->step.pool = pool;
     begin_queries(f, b);
     if (s == OK)
-        s = embed(f);
-    for (uint32_t layer = 0; s == OK && layer < m->n_layers; layer++)
-        s = m->family->run_layer(&f->step, layer);
-    return s == OK ? run_output(f, f->out_rows, b->n_out, logits) : s;
+        s = repeats ? step_graphs_run(f->graphs, &bucket, run_ops, f) : run_ops(f);
+    return s == OK ? take_output(f, b->n_out, logits) : s;
 }
 
 enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
@@ -308,5 +369,12 @@ enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n, 
         return s;
     rows = staging_add(f->staging, rows, n * sizeof *rows);
     s = staging_send(f->staging);
-    return s == OK ? run_output(f, rows, n, logits) : s;
+    if (s == OK)
+        s = run_output(f, rows, n);
+    return s == OK ? take_output(f, n, logits) : s;
+}
+
+struct step_graphs_stats forward_graphs(const struct forward *f)
+{
+    return f->graphs ? step_graphs_stats(f->graphs) : (struct step_graphs_stats){0};
 }

@@ -15,6 +15,7 @@
 
 #include "engine/run/batch.h"
 #include "engine/run/queries.h"
+#include "engine/run/step_graphs.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
 
@@ -29,6 +30,7 @@ struct forward_config {
     uint32_t n_pos; /* positions that rotary tables are made for */
     uint32_t n_seqs_max;
     uint32_t n_blocks_max; /* as in batch_create() */
+    bool graphs;           /* replay decode steps on a device that can */
     bool device_logits;    /* leave them on the device: it samples */
     bool hidden;           /* for embeddings: the hidden states behind the final norm take the
                               place of the logits everywhere, [n, D] instead of [n, V] */
@@ -40,6 +42,9 @@ struct forward_config {
 uint64_t forward_device_bytes(const struct forward_config *config);
 NODISCARD enum status forward_create(struct forward **out, const struct forward_config *config);
 void forward_destroy(struct forward *f); /* NULL is fine */
+
+/* Decode steps that were recorded and replayed until now. */
+struct step_graphs_stats forward_graphs(const struct forward *f);
 
 /* Run the batch; *logits is host memory [batch->n_out, V] (device memory with device_logits), valid
  * until the next run; the caller may change it. */

@@ -27,6 +27,7 @@ static __global__ void __launch_bounds__(THREADS) silu_mul_kernel(struct silu_mu
     float *out = p.out + (size_t)blockIdx.x * p.dim;
     uint32_t step = gridDim.y * THREADS * 4, n_out = row_length(p.rounded, p.dim);
 
+    let_next_begin(); /* a product, which loads its first weights meanwhile */
     for (uint32_t i = (blockIdx.y * THREADS + threadIdx.x) * 4; i < n_out; i += step) {
         float4 g = load4<VEC>(gate, i, p.dim), u = make_float4(1, 1, 1, 1);
 

@@ -262,6 +262,10 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     static_assert(alignof(struct results<DIM>) >= alignof(float4), "o is stored by float4");
     __shared__ struct results<DIM> results;
     const struct attention_params &p = job.p;
+    const struct attn_seq last = p.seqs[p.n_seqs - 1];
+
+    if (blockIdx.x >= last.seg0 + last.n_segs) /* padding */
+        return;
     const struct attn_seq seq = p.seqs[attn_find_seq(
         p.seqs, p.n_seqs, blockIdx.x,
         [](const struct attn_seq &s, uint32_t) { return s.seg0; })];
@@ -303,6 +307,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(st
     uint32_t n_elements = p.n_heads * p.pool.head_dim;
     uint32_t at = blockIdx.x % n_blocks * COMBINE_THREADS + threadIdx.x;
 
+    let_next_begin(); /* a product, which loads its first weights meanwhile */
     if (!attn_is_split(seq, job.n_partial_segs) || at >= row_length(p.rounded, n_elements))
         return;
     if (at >= n_elements) {

@@ -59,6 +59,12 @@ NODISCARD enum status cuda_check(struct cuda_context *c, cudaError_t e, const ch
 /* To be called after a launch: cuda_check(c, cudaGetLastError(), kernel). */
 NODISCARD enum status cuda_launched(struct cuda_context *c, const char *kernel);
 
+/* Of the backend's table, in graph.cu; `state` is the context. */
+enum status cuda_graph_begin(void *state);
+enum status cuda_graph_end(void *state, struct device_graph **out);
+enum status cuda_graph_launch(void *state, const struct device_graph *g);
+void cuda_graph_destroy(void *state, struct device_graph *g);
+
 /* Created and freed with the context. */
 NODISCARD enum status gemm_plans_create(struct cuda_context *c);
 void gemm_plans_destroy(struct cuda_context *c);

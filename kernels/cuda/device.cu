@@ -77,6 +77,8 @@ static bool is_harmless(cudaError_t e)
     case cudaErrorLaunchOutOfResources:
     case cudaErrorNotPermitted:
     case cudaErrorNotSupported:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
         return true;
     default:
         return false;
@@ -586,5 +588,6 @@ const struct device_backend tarn_cuda_backend = {
     cuda_memory,        cuda_alloc,        cuda_free,          cuda_alloc_pinned,
     cuda_free_pinned,   cuda_stream,       cuda_upload,        cuda_download,
     cuda_stream_wait,   cuda_event_create, cuda_event_destroy, cuda_event_record,
-    cuda_event_order,   cuda_event_query,  cuda_event_wait,
+    cuda_event_order,   cuda_event_query,  cuda_event_wait,    cuda_graph_begin,
+    cuda_graph_end,     cuda_graph_launch, cuda_graph_destroy,
 };

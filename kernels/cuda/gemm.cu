@@ -131,6 +131,9 @@ static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
     q.k = p->w.stride;
     q.split = gemm_split(q.k);
     q.n_tiles_min = (uint32_t)c->n_sms;
+    q.early = c->major >= 9;
+    q.partials = static_cast<float *>(c->workspace); /* cuBLASLt's, on the same stream */
+    q.n_partials_max = CUBLAS_WORKSPACE_BYTES / sizeof(float);
     q.a = p->rounded;
     q.w = static_cast<const unsigned char *>(p->w.data);
     q.w_row_bytes = ranges[0].n_bytes / p->w.n;

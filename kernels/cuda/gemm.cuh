@@ -38,6 +38,7 @@ struct product {
     uint32_t k;              /* padded to a multiple of GEMM_CHUNK; both operands are 0 behind K */
     uint32_t split;          /* gemm_split(k) */
     uint32_t n_tiles_min;    /* fewest large tiles that fill the device */
+    bool early;              /* the kernel may begin before the one in front has ended */
     const uint16_t *a;       /* [T, k] bf16; f16 for F16 weights */
     const unsigned char *w;  /* [N] rows */
     size_t w_row_bytes;
@@ -47,6 +48,8 @@ struct product {
     float *out;              /* [T, N], row stride out_stride */
     size_t out_stride;
     struct expert_rows x;    /* w and scales are those of expert 0 */
+    float *partials;         /* scratch: sums of ranges of K */
+    size_t n_partials_max;   /* floats */
 };
 
 static inline uint32_t gemm_split(uint32_t k)

@@ -391,9 +391,10 @@ static __host__ __device__ constexpr int narrow_blocks(void)
     return MT * NT <= (W < DTYPE_FLOATS ? 4 : 1) ? 2 : 1;
 }
 
-/* Grid (ceil(N / 16 MT), ceil(T / 8 NT)), GEMM_SPLITS warps. A block computes 16 MT outputs of 8 NT
- * rows, each warp one range of K. With experts, y is the number of a tile. A warp loads the weights
- * of the next PART steps while it computes the current ones. */
+/* Grid (ceil(T / 8 NT), ceil(N / 16 MT)), GEMM_SPLITS warps: consecutive blocks share weights, which
+ * memory is read for once. A block computes 16 MT outputs of 8 NT rows, each warp one range of K.
+ * With experts, x is the number of a tile. A warp loads the weights of the next PART steps while it
+ * computes the current ones. */
 template <enum dtype W, int GROUP, int MT, int NT, bool EXPERTS = false>
 static __global__ void __launch_bounds__(GEMM_SPLITS *WARP, (narrow_blocks<W, MT, NT>()))
 narrow_kernel(struct product p)
@@ -404,7 +405,7 @@ narrow_kernel(struct product p)
     constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint32_t n0 = blockIdx.x * COLS, t0 = blockIdx.y * ROWS;
+    uint32_t n0 = blockIdx.y * COLS, t0 = blockIdx.x * ROWS;
     uint32_t begin = warp * p.split, end = min(begin + p.split, p.k);
     const unsigned char *w_row[2 * MT];
     const uint16_t *scale_row[2 * MT], *a_row[NT];
@@ -413,7 +414,7 @@ narrow_kernel(struct product p)
     struct warp_sums<W, GROUP, MT, NT> sums_here;
 
     if constexpr (EXPERTS)
-        if (!take_tile(p, blockIdx.y, ROWS, t0))
+        if (!take_tile(p, blockIdx.x, ROWS, t0))
             return;
     /* Threads behind the last row compute the last row again; the results are dropped at the
      * end. */
@@ -449,6 +450,7 @@ narrow_kernel(struct product p)
         if constexpr (BY_STEP)
             load_scales_ahead(begin);
     }
+    wait_for_inputs(); /* weights and scales are no kernel's results */
     sums_here.clear();
     for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
         memcpy(words, ahead, sizeof(words));
@@ -527,7 +529,10 @@ struct tile {
     }
 };
 
-template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T, bool EXPERTS = false>
+/* SPLIT: a block computes range z of K only, and writes its sums to the partial results [z][T][N],
+ * which fold_kernel() adds in order. */
+template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T, bool EXPERTS = false,
+          bool SPLIT = false>
 static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(struct product p)
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
@@ -537,7 +542,9 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t t0 = blockIdx.x * Tile::TT, n0 = blockIdx.y * Tile::TN;
     uint32_t n_warp = warp % WARPS_N * 16 * MT, t_warp = warp / WARPS_N * 8 * NT;
-    uint32_t n_steps = p.k / GEMM_STEP, step = 0;
+    uint32_t begin = SPLIT ? blockIdx.z * p.split : 0;
+    uint32_t end = SPLIT ? min(begin + p.split, p.k) : p.k;
+    uint32_t n_steps = (end - begin) / GEMM_STEP, step = 0, step0 = begin / GEMM_STEP;
     float total[MT][NT][4];
     struct warp_sums<W, GROUP, MT, NT> sums;
     uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
@@ -558,14 +565,14 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
     sums.clear();
     for (uint32_t s = 0; s < GEMM_STAGES - 1; s++) {
         if (s < n_steps)
-            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, s);
+            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, step0 + s);
         cp_async_commit();
     }
-    load_scales_ahead(0);
-    for (uint32_t k = 0; k < p.k; k += GEMM_CHUNK) {
+    load_scales_ahead(begin);
+    for (uint32_t k = begin; k < end; k += GEMM_CHUNK) {
         if constexpr (!BY_STEP) {
             memcpy(scales, scales_ahead, sizeof(scales));
-            if (k + GEMM_CHUNK < p.k)
+            if (k + GEMM_CHUNK < end)
                 load_scales_ahead(k + GEMM_CHUNK);
         }
 #pragma unroll
@@ -573,7 +580,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
             if constexpr (BY_STEP) {
                 memcpy(scales, scales_ahead, sizeof(scales));
                 if (step + 1 < n_steps)
-                    load_scales_ahead((step + 1) * GEMM_STEP);
+                    load_scales_ahead((step0 + step + 1) * GEMM_STEP);
             }
             const unsigned char *stage = stages + step % GEMM_STAGES * Tile::STAGE_BYTES;
             uint32_t words[2 * MT][WORDS], later = step + GEMM_STAGES - 1;
@@ -583,7 +590,8 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
             __syncthreads(); /* this step has arrived for all threads, and all are done with the
                                 previous one */
             if (later < n_steps)
-                Tile::copy(stages + later % GEMM_STAGES * Tile::STAGE_BYTES, p, n0, t0, later);
+                Tile::copy(stages + later % GEMM_STAGES * Tile::STAGE_BYTES, p, n0, t0,
+                           step0 + later);
             cp_async_commit();
 #pragma unroll
             for (int i = 0; i < 2 * MT; i++)
@@ -595,7 +603,9 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
                     stage + Tile::W_BYTES + (t_warp + 8 * i + g) * GEMM_A_BYTES + c * 16);
             sums.step(s, words, scales, act);
         }
-        if ((k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k) { /* end of a range of K */
+        bool ends_range = (k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k;
+
+        if (!SPLIT && ends_range) {
             /* Not by each_sum(), with which nvcc 13.0 gives other, longer code here. */
 #pragma unroll
             for (int m = 0; m < MT; m++)
@@ -612,9 +622,30 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
         uint32_t n = n0 + n_warp + 16 * m + g + i / 2 * 8;
         uint32_t t = t0 + t_warp + 8 * nt + 2 * c + i % 2;
 
-        if (n < p.n && t < p.n_rows)
+        if (n >= p.n || t >= p.n_rows)
+            return;
+        if constexpr (SPLIT)
+            p.partials[((size_t)blockIdx.z * p.n_rows + t) * p.n + n] = sums.sum[m][nt][i];
+        else
             put_output(p, t, n, total[m][nt][i]);
     });
+}
+
+#define FOLD_THREADS 256
+
+/* Grid (ceil(N / FOLD_THREADS), T): a thread adds the sums of an output over the ranges of K. */
+static __global__ void __launch_bounds__(FOLD_THREADS) fold_kernel(struct product p)
+{
+    uint32_t n = blockIdx.x * FOLD_THREADS + threadIdx.x, t = blockIdx.y;
+    const float *from = p.partials + (size_t)t * p.n + n;
+    float v = 0;
+
+    let_next_begin(); /* a product, perhaps */
+    if (n >= p.n)
+        return;
+    for (uint32_t s = 0; s * p.split < p.k; s++)
+        v += from[(size_t)s * p.n_rows * p.n];
+    put_output(p, t, n, v);
 }
 
 /* --- choice of the kernel --- */
@@ -625,9 +656,11 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
 template <enum dtype W, int GROUP, int MT, int NT>
 static void launch_narrow(cudaStream_t stream, const struct product *p)
 {
-    dim3 grid(ceil_div(p->n, 16 * MT), ceil_div(p->n_rows, 8 * NT));
+    dim3 grid(ceil_div(p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
 
-    LAUNCH((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
+    ASSERT(grid.y <= 65535); /* N below a million */
+    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, p->early,
+                 *p);
 }
 
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
@@ -641,6 +674,19 @@ static void launch_tile(cudaStream_t stream, const struct product *p)
            Tile::SHARED_BYTES, stream, *p);
 }
 
+/* A block for each tile and range of K, then the sums of the ranges. */
+template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
+static void launch_split(cudaStream_t stream, const struct product *p)
+{
+    using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
+    dim3 grid(ceil_div(p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN), ceil_div(p->k, p->split));
+
+    ASSERT(grid.y <= 65535);
+    LAUNCH((tile_kernel<W, GROUP, MT, NT, WARPS_N, WARPS_T, false, true>), grid, Tile::THREADS,
+           Tile::SHARED_BYTES, stream, *p);
+    LAUNCH(fold_kernel, dim3(ceil_div(p->n, FOLD_THREADS), p->n_rows), FOLD_THREADS, 0, stream, *p);
+}
+
 /* Large tiles: 128 by 128, or half of that where the sums of groups need registers too. */
 template <enum dtype W, int GROUP>
 struct large {
@@ -652,15 +698,22 @@ template <enum dtype W, int GROUP>
 static cudaError_t prepare_product(void)
 {
     using Large = struct large<W, GROUP>;
+    cudaError_t e =
+        allow_shared(tile_kernel<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>,
+                     Large::Tile::SHARED_BYTES);
 
-    return allow_shared(tile_kernel<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>,
-                        Large::Tile::SHARED_BYTES);
+    if constexpr (GROUP != 0)
+        if (e == cudaSuccess)
+            e = allow_shared(tile_kernel<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T,
+                                         false, true>,
+                             Large::Tile::SHARED_BYTES);
+    return e;
 }
 
 template <enum dtype W, int GROUP, int MT, int NT>
 static void launch_narrow_experts(cudaStream_t stream, const struct product *p)
 {
-    dim3 grid(ceil_div(p->n, 16 * MT), n_tiles_max(&p->x, p->n_rows, 8 * NT));
+    dim3 grid(n_tiles_max(&p->x, p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
 
     ASSERT(grid.y <= 65535);
     LAUNCH((narrow_kernel<W, GROUP, MT, NT, true>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
@@ -688,24 +741,45 @@ static void launch_experts(cudaStream_t stream, const struct product *p)
     }
 }
 
+/* Integers with 17 to 64 rows. The narrow kernel's blocks of 32 outputs read all activations from
+ * the second-level cache, seven times the bytes of int4 weights at 64 rows; a large tile shares them
+ * among 128 outputs. Where there are too few tiles, each range of K is a block of its own. */
+template <enum dtype W, int GROUP>
+static void launch_middle(cudaStream_t stream, const struct product *p, uint32_t n_large)
+{
+    using Large = struct large<W, GROUP>;
+    size_t n_partials = (size_t)ceil_div(p->k, p->split) * p->n_rows * p->n;
+
+    if (n_large >= p->n_tiles_min)
+        launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
+    else if (n_partials <= p->n_partials_max)
+        launch_split<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
+    else
+        launch_narrow<W, GROUP, 2, 4>(stream, p);
+}
+
 template <enum dtype W, int GROUP>
 static void launch_product(cudaStream_t stream, const struct product *p)
 {
     using Large = struct large<W, GROUP>;
     uint32_t n_large = ceil_div(p->n_rows, Large::Tile::TT) * ceil_div(p->n, Large::Tile::TN);
 
-    if (p->x.offsets)
+    if (p->x.offsets) {
         launch_experts<W, GROUP>(stream, p);
-    else if (p->n_rows <= 8)
+    } else if (p->n_rows <= 8) {
         launch_narrow<W, GROUP, 1, 1>(stream, p);
-    else if (p->n_rows <= 16)
+    } else if (p->n_rows <= 16) {
         launch_narrow<W, GROUP, 2, 2>(stream, p);
-    else if (p->n_rows <= NARROW_ROWS_MAX)
-        launch_narrow<W, GROUP, 2, 4>(stream, p);
-    else if (n_large < p->n_tiles_min)
+    } else if (p->n_rows <= NARROW_ROWS_MAX) {
+        if constexpr (GROUP == 0)
+            launch_narrow<W, GROUP, 2, 4>(stream, p);
+        else
+            launch_middle<W, GROUP>(stream, p, n_large);
+    } else if (n_large < p->n_tiles_min) {
         launch_tile<W, GROUP, 2, 4, 2, 2>(stream, p);
-    else
+    } else {
         launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
+    }
 }
 
 #endif

@@ -32,6 +32,52 @@
         (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__);  \
     } while (0)
 
+/* LAUNCH(), and if `early`, blocks may begin before the kernel in front of this one on the stream
+ * has ended (programmatic dependent launch, compute capability 9.0). Then every thread calls
+ * wait_for_inputs() before it reads what another kernel writes, before it writes, and before it
+ * ends: kernels behind this one rely on its end meaning that all kernels in front have ended. */
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, early, ...)                       \
+    do {                                                                                          \
+        (void)listed_kernel<(kernel)>::is_listed;                                                 \
+        launch_early((kernel), (grid), (block), (shared_bytes), (stream), (early), __VA_ARGS__);  \
+    } while (0)
+
+template <typename... Params, typename... Args>
+static inline void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block,
+                                size_t shared_bytes, cudaStream_t stream, bool early,
+                                Args &&...args)
+{
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config = {};
+
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    (void)cudaLaunchKernelEx(&config, kernel, static_cast<Args &&>(args)...); /* cuda_launched() */
+}
+
+/* Wait until all kernels in front have ended and their writes can be seen. */
+static __device__ __forceinline__ void wait_for_inputs(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Let the blocks of the next kernel begin, if that was launched early, as soon as every block of
+ * this one has called this or ended. */
+static __device__ __forceinline__ void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Declare the block's dynamic shared memory as an array, aligned to 16 bytes. */
 #define DYNAMIC_SHARED(type, name)                             \
     extern __shared__ __align__(16) unsigned char tarn_shared[]; \

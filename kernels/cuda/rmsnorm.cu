@@ -38,6 +38,8 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     __shared__ float shared[N_WARPS];
     const uint32_t step = N_WARPS * WARP * 4, i0 = threadIdx.x * 4;
     const uint32_t n_out = row_length(p.rounded, p.dim);
+
+    let_next_begin(); /* a product, which loads its first weights meanwhile */
     size_t row = (size_t)blockIdx.x * p.dim;
     const float *x = p.x + row;
     float *sum = p.sum ? p.sum + row : NULL;

@@ -37,6 +37,12 @@ struct rope_grid {
     uint32_t v_chunks;     /* ceil(d / V_DIMS) */
 };
 
+/* Whether the row only fills a batch up: nothing of it is stored. */
+static __device__ __forceinline__ bool is_padding(const struct rope_kv_params *p, uint32_t row)
+{
+    return p->slot_block[row] >= p->pool.n_blocks;
+}
+
 static __device__ __forceinline__ const float *angles(const struct rope_kv_params *p, uint32_t row)
 {
     return p->cos_sin + (size_t)p->pos[row] * p->rot_dim;
@@ -139,6 +145,8 @@ static __device__ __forceinline__ void store_k(const struct rope_kv_params *p, u
     unsigned char *to = kv_at(&pool, p->slot_block[row], p->layer, 0, head);
     uint32_t offset = p->slot_offset[row];
 
+    if (is_padding(p, row))
+        return;
 #pragma unroll
     for (uint32_t i = warp; i < TILE; i += N_WARPS) {
         uint32_t dim = (cell0 + i) * dims;
@@ -173,6 +181,8 @@ static __device__ __forceinline__ void store_v(const struct rope_kv_params *p, u
     bool pair = TYPE == DTYPE_BF16 && is_v_pair(p, row);
     struct kv_pool pool = p->pool;
 
+    if (is_padding(p, row))
+        return;
     if (TYPE == DTYPE_BF16 && row > 0 && is_v_pair(p, row - 1))
         return; /* the previous row's warp writes this row too */
     pool.layout = kv_layout_of(TYPE);
@@ -270,7 +280,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     uint32_t i = (blockIdx.x - n_q) * N_WARPS + threadIdx.x / WARP;
 
-    if (i < 2 * p.n_rows * n_heads)
+    if (i < 2 * p.n_rows * n_heads && !is_padding(&p, i / (2 * n_heads)))
         store_scaled<TYPE>(&p, i / (2 * n_heads), i / 2 % n_heads, i % 2);
 }
 

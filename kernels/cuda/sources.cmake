@@ -12,6 +12,7 @@ set(TARN_CUDA_SOURCES
     gemm.cu
     gemm_int.cu
     gemm_rows.cu
+    graph.cu
     kv_copy.cu
     ops.cu
     rmsnorm.cu

@@ -651,6 +651,48 @@ static void host_threads_run_each_index_once(void **state)
     device_close(d);
 }
 
+/* --- graphs --- */
+
+static void recorded_work_is_done_at_each_launch(void **state)
+{
+    struct device *d = open_small();
+    float x[4] = {1, 2, 3, 4}, y[4] = {0}, *p = device_alloc(d, sizeof x);
+    struct scale_params scale = {.n_rows = 1, .dim = 4, .scale = 3, .x = p, .out = p};
+    struct device_graph *g;
+
+    (void)state;
+    assert_non_null(p);
+    assert_int_equal(device_upload(d, p, x, sizeof x), OK);
+    assert_int_equal(device_graph_begin(d), OK);
+    assert_int_equal(device_ops(d)->scale(d, NULL, &scale), OK);
+    assert_int_equal(device_graph_end(d, &g), OK);
+    assert_int_equal(device_download(d, y, p, sizeof y), OK);
+    assert_memory_equal(x, y, sizeof x); /* recorded, not done */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(device_graph_launch(d, g), OK);
+    assert_int_equal(device_download(d, y, p, sizeof y), OK);
+    for (int i = 0; i < 4; i++)
+        assert_true(y[i] == 27 * x[i]);
+    device_graph_destroy(d, g);
+    device_free(d, p);
+    device_close(d);
+}
+
+static void waiting_ends_a_recording_and_not_the_device(void **state)
+{
+    struct device *d = open_small();
+    struct device_graph *g;
+
+    (void)state;
+    assert_int_equal(device_graph_begin(d), OK);
+    assert_int_not_equal(device_stream_wait(d, NULL), OK);
+    assert_int_not_equal(device_graph_end(d, &g), OK);
+    assert_null(g);
+    assert_null(device_failure(d));
+    assert_int_equal(device_stream_wait(d, NULL), OK);
+    device_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -675,6 +717,8 @@ int main(void)
         cmocka_unit_test(a_gpu_that_does_not_start_fails_auto),
         cmocka_unit_test(auto_takes_the_gpu_unless_a_cpu_variant_is_named),
         cmocka_unit_test(host_threads_run_each_index_once),
+        cmocka_unit_test(recorded_work_is_done_at_each_launch),
+        cmocka_unit_test(waiting_ends_a_recording_and_not_the_device),
     };
 
     log_init(LOG_WARN, false);

@@ -353,6 +353,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
     }
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && !memory_find(d->bias, 4 * out_layout->rows))
         emulation_die("cublasLtMatmul: the bias does not lie in device memory as a whole");
-    stream_enqueue(s, [m] { multiply(m); });
+    stream_enqueue(s, [m] {
+        multiply(m);
+        trace_product(m.lout.rows, m.lout.cols, op_cols(&m.la, m.d.transa));
+    });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -54,6 +54,8 @@ enum cudaError {
     cudaErrorNotPermitted = 800,
     cudaErrorNotSupported = 801,
     cudaErrorSystemDriverMismatch = 803,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
     cudaErrorUnknown = 999
 };
 typedef enum cudaError cudaError_t;
@@ -128,6 +130,14 @@ struct cudaFuncAttributes {
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal = 0,
+    cudaStreamCaptureModeThreadLocal = 1,
+    cudaStreamCaptureModeRelaxed = 2
+};
 
 extern "C" {
 cudaError_t cudaGetDeviceCount(int *n);
@@ -170,6 +180,14 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s = nullptr);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 }
 
 /* Functions for the templates below. */
@@ -178,6 +196,8 @@ cudaError_t emulation_host_alloc(void **out, size_t n_bytes);
 cudaError_t emulation_func_set_attribute(const void *f, enum cudaFuncAttribute attr, int value);
 cudaError_t emulation_func_get_attributes(struct cudaFuncAttributes *out, const void *f);
 cudaError_t emulation_occupancy(int *n, const void *f, int block, size_t shared_bytes);
+/* The next launch is an early one. */
+void emulation_launch_early(bool early);
 void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
                       size_t shared_bytes, cudaStream_t s, size_t n_argument_bytes,
                       std::function<void()> body);

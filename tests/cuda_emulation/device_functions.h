@@ -51,7 +51,14 @@ enum emulation_wait {
     WAIT_KINDS
 };
 
-/* grid.cc */
+/* trace.cc: bytes that a kernel read in each of these ways. */
+enum emulation_read { EMULATION_WEIGHT, EMULATION_ONCE, EMULATION_COPIED, EMULATION_READS };
+extern uint64_t emulation_bytes[EMULATION_READS];
+
+/* grid.cc: a kernel that is launched early must wait in every thread, before it reads by cp_async16
+ * or load_once16 or meets others at a barrier, and before it ends. */
+void emulation_wait_for_inputs(void);
+void emulation_reads_input(const char *how);
 [[noreturn]] void emulation_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int emulation_block_barrier(emulation_wait kind, int predicate, emulation_place place);
 void emulation_yield(void);

@@ -13,6 +13,7 @@
  *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
  *   TARN_EMULATION_DEVICES=0    emulate a machine without a GPU
+ *   TARN_EMULATION_TRACE=FILE   a line for each kernel that ran (trace.cc)
  *
  * C and C++. Not part of the real runtime: a test that also runs on a GPU must not call these.
  *

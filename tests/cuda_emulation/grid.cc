@@ -54,6 +54,7 @@ struct thread {
     uint64_t result; /* of the collective */
     std::vector<copy> copies;
     uint64_t group; /* of copies, not yet committed */
+    bool has_waited; /* for the kernels in front, in one that was launched early */
 };
 
 struct warp {
@@ -79,6 +80,7 @@ static struct {
     char *shared, *shared_area;
     size_t shared_bytes;
     bool active;
+    bool early; /* launched before the kernels in front have ended */
     uint64_t n_kernels, n_blocks;
 } grid;
 
@@ -268,10 +270,22 @@ static void check_barrier(void)
     grid.barrier_sum = 0;
 }
 
+void emulation_wait_for_inputs(void)
+{
+    self("wait_for_inputs")->has_waited = true;
+}
+
+void emulation_reads_input(const char *how)
+{
+    if (grid.early && !self(how)->has_waited)
+        emulation_die("%s before wait_for_inputs(), in a kernel that was launched early", how);
+}
+
 int emulation_block_barrier(emulation_wait kind, int predicate, emulation_place place)
 {
     thread *me = self(wait_names[kind]);
 
+    emulation_reads_input("a barrier");
     me->kind = kind;
     me->place = place;
     me->mask = ~0u;
@@ -441,6 +455,8 @@ void emulation_copy_async(void *shared, const void *global, bool valid, emulatio
     if (!emulation_is_shared(shared, 16))
         emulation_die("cp_async16 at %s:%d: %p is not in shared memory", place.file, place.line,
                       shared);
+    emulation_reads_input("cp_async16");
+    emulation_bytes[EMULATION_COPIED] += valid ? 16 : 0;
     me->copies.push_back({shared, valid ? global : nullptr, me->group});
     if (grid.early_copies && random_to(2))
         run_copies(me, me->group + 1);
@@ -465,6 +481,9 @@ static void thread_returns(thread *me)
     warp *w = warp_of(me);
     thread *first = me - lane_of(me);
 
+    if (grid.early && !me->has_waited)
+        emulation_die("a thread ends without wait_for_inputs(), in a kernel that was launched "
+                      "early: kernels behind it may begin before those in front have ended");
     leave_runnable(me, RETURNED);
     w->alive &= ~(1u << lane_of(me));
     grid.n_alive--;
@@ -510,6 +529,7 @@ static void prepare_threads(dim3 block)
                 t->number = n;
                 t->copies.clear();
                 t->group = 0;
+                t->has_waited = false;
                 t->all = nullptr;
                 warp_of(t)->alive |= 1u << lane_of(t);
                 make_runnable(t);
@@ -576,7 +596,7 @@ static void run_block(dim3 block)
 }
 
 void grid_run(const char *name, const void *kernel, dim3 blocks, dim3 block, size_t shared_bytes,
-              const std::function<void()> &body)
+              bool early, const std::function<void()> &body)
 {
     uint64_t n = (uint64_t)blocks.x * blocks.y * blocks.z;
     /* A step that is prime to n visits every block once, in an order that looks random. */
@@ -597,6 +617,7 @@ void grid_run(const char *name, const void *kernel, dim3 blocks, dim3 block, siz
     grid.kernel = kernel;
     grid.body = &body;
     grid.active = true;
+    grid.early = early;
     gridDim = blocks;
     blockDim = block;
     open_shared(shared_bytes);
@@ -609,4 +630,5 @@ void grid_run(const char *name, const void *kernel, dim3 blocks, dim3 block, siz
     grid.active = false;
     grid.n_kernels++;
     grid.n_blocks += n;
+    trace_kernel(name, blocks, block);
 }

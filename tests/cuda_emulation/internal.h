@@ -40,12 +40,16 @@ void random_fill(void *p, size_t n_bytes); /* not checked by sanitizers */
 
 /* grid.cc: run a grid, block by block. */
 void grid_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
-              const std::function<void()> &body);
+              bool early, const std::function<void()> &body);
 bool grid_is_running(void);
 
 /* shared.cc: the static shared arrays of the kernel's file. */
 void shared_fill(const void *kernel);
 bool shared_holds(const void *kernel, const void *p, size_t n_bytes);
+
+/* trace.cc: what a kernel and a product of cuBLASLt did, for TARN_EMULATION_TRACE. */
+void trace_kernel(const char *name, dim3 blocks, dim3 block);
+void trace_product(uint64_t n_outputs, uint64_t n_rows, uint64_t k);
 
 /* memory.cc */
 struct allocation {

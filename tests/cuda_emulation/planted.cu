@@ -483,7 +483,58 @@ static bool misaligned_shared(bool bug)
     return equals(out, std::vector<int>(N, 1));
 }
 
+/* The bug: threads behind the end return before they wait. */
+template <bool BUG> static __global__ void early_kernel(int *out, unsigned n)
+{
+    if (BUG && threadIdx.x >= n)
+        return;
+    wait_for_inputs();
+    if (threadIdx.x < n)
+        out[threadIdx.x] = 1;
+}
+
+static bool early_end(bool bug)
+{
+    int *out = device_array(N, false);
+
+    emulation_launch_early(true);
+    LAUNCH_CHOSEN((bug ? early_kernel<true> : early_kernel<false>), 1, N, 0, nullptr, out, N - 1);
+    return cudaDeviceSynchronize() == cudaSuccess;
+}
+
+static __global__ void add_kernel(int *out, const int *n, int fixed)
+{
+    out[threadIdx.x] += n ? *n : fixed;
+}
+
+/* The bug: a replay gets its number as an argument, which is that of the recording. */
+static bool recorded_argument(bool bug)
+{
+    int *out = device_array(N, false), *n = device_array(1, false);
+    cudaGraphExec_t replay;
+    cudaGraph_t graph;
+    cudaStream_t s;
+    int value = 1;
+
+    if (cudaMemset(out, 0, N * sizeof *out) != cudaSuccess ||
+        cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) != cudaSuccess ||
+        cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+        return false;
+    LAUNCH_CHOSEN(add_kernel, 1, N, 0, s, out, bug ? static_cast<const int *>(nullptr) : n, value);
+    if (cudaStreamEndCapture(s, &graph) != cudaSuccess ||
+        cudaGraphInstantiate(&replay, graph) != cudaSuccess ||
+        cudaGraphDestroy(graph) != cudaSuccess)
+        return false;
+    for (; value <= 3; value++)
+        if (cudaMemcpy(n, &value, sizeof value, cudaMemcpyHostToDevice) != cudaSuccess ||
+            cudaGraphLaunch(replay, s) != cudaSuccess || cudaStreamSynchronize(s) != cudaSuccess)
+            return false;
+    return equals(out, std::vector<int>(N, 6)) && cudaGraphExecDestroy(replay) == cudaSuccess;
+}
+
 const struct planted_case planted_cases[] = {
+    {"an end without a wait, in a kernel that was launched early", early_end, ANYWHERE},
+    {"an argument of a recording", recorded_argument, ANYWHERE},
     {"a misaligned vector in global memory", misaligned_global, ANYWHERE},
     {"a misaligned vector in shared memory", misaligned_shared, ANYWHERE},
     {"a reduction's __syncthreads", reduction_barrier, ANYWHERE},

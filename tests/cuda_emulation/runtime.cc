@@ -83,6 +83,8 @@ cudaError_t call_enter(const char *name)
         return runtime_failed((cudaError_t)dead_error);
     if (n_calls == fail_at)
         return runtime_failed((cudaError_t)fail_error);
+    if (stream_capture_forbids(name))
+        return runtime_failed(cudaErrorStreamCaptureUnsupported);
     return cudaSuccess;
 }
 
@@ -408,11 +410,21 @@ static bool is_loaded(const void *kernel)
     return !loading || strcmp(loading, "LAZY") != 0 || loaded_kernels.count(kernel) > 0;
 }
 
+static thread_local bool launches_early;
+
+void emulation_launch_early(bool early)
+{
+    launches_early = early;
+}
+
 void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
                       size_t shared_bytes, cudaStream_t s, size_t n_argument_bytes,
                       std::function<void()> body)
 {
     LOCK();
+    bool early = launches_early;
+
+    launches_early = false;
     if (call_enter(name) != cudaSuccess)
         return;
     if (!is_loaded(kernel))
@@ -428,5 +440,5 @@ void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 bloc
         runtime_failed(cudaErrorInvalidValue);
         return;
     }
-    stream_enqueue(s, [=] { grid_run(name, kernel, grid, block, shared_bytes, body); });
+    stream_enqueue(s, [=] { grid_run(name, kernel, grid, block, shared_bytes, early, body); });
 }

@@ -3,9 +3,15 @@
  * Work stays queued until the host waits for something. Then the device repeatedly chooses a random
  * stream whose next piece of work may run, and runs it, until the work that the host waits for is
  * done. So a copy that the host does not wait for has not happened, and streams that no event
- * orders run in any order. A query runs at most one piece of work, and not always. */
+ * orders run in any order. A query runs at most one piece of work, and not always.
+ *
+ * Between cudaStreamBeginCapture and cudaStreamEndCapture a stream's work becomes the nodes of a
+ * graph, one behind the other, with the arguments of their calls. A call of the capturing thread
+ * that waits or allocates fails and ends the capture without a graph, as the real runtime's
+ * thread-local mode does. Events inside of a capture are not emulated. */
 #include "streams.h"
 
+#include <pthread.h>
 #include <time.h>
 
 #include <deque>
@@ -24,7 +30,18 @@ struct work {
     std::function<void()> run;
 };
 
+typedef std::vector<std::function<void()>> nodes;
+
+struct CUgraph_st {
+    nodes work;
+};
+
+struct CUgraphExec_st {
+    nodes work;
+};
+
 struct CUstream_st {
+    std::unique_ptr<CUgraph_st> capture; /* of the work that is enqueued now; NULL: none */
     std::deque<work> queue;
     uint64_t n_queued = 0, n_done = 0;
     bool blocking = true; /* ordered with the legacy default stream */
@@ -35,6 +52,13 @@ struct CUstream_st {
 static std::vector<std::unique_ptr<CUstream_st>> streams;
 /* The events that have a handle. Queued work holds references of its own. */
 static std::vector<std::shared_ptr<CUevent_st>> events;
+static std::vector<std::unique_ptr<CUgraph_st>> graphs;
+static std::vector<std::shared_ptr<CUgraphExec_st>> launchable;
+
+/* The one capture of the process, and its thread. */
+static CUstream_st *capturing;
+static pthread_t capturing_thread;
+static bool capture_is_broken;
 
 static CUstream_st *legacy(void)
 {
@@ -65,6 +89,12 @@ static std::shared_ptr<CUevent_st> find_event(cudaEvent_t e)
 
 static void push(CUstream_st *s, work w)
 {
+    if (s->capture) {
+        if (w.ready)
+            emulation_die("a captured stream waits for an event");
+        s->capture->work.push_back(std::move(w.run));
+        return;
+    }
     if (s == legacy() || s->blocking) { /* each waits for all earlier work of the other */
         std::vector<std::pair<CUstream_st *, uint64_t>> before;
         for (const auto &other : streams)
@@ -317,4 +347,105 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
         return runtime_failed(cudaErrorNotReady);
     *ms = (float)(1e3 * (b->reached_at - a->reached_at));
     return cudaSuccess;
+}
+
+/* --- graphs --- */
+
+bool stream_capture_forbids(const char *call)
+{
+    static const char *const forbidden[] = {
+        "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "cudaMemcpy", "cudaMemset",
+        "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaEventQuery",
+        "cudaStreamQuery", "cudaEventRecord", "cudaStreamBeginCapture", "cudaGraphLaunch"};
+
+    if (!capturing || !pthread_equal(capturing_thread, pthread_self()))
+        return false;
+    for (const char *name : forbidden)
+        if (strcmp(name, call) == 0) {
+            capture_is_broken = true;
+            return true;
+        }
+    return false;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode)
+{
+    ENTER();
+    CUstream_st *s = find_stream(handle);
+    if (!s || mode != cudaStreamCaptureModeThreadLocal)
+        return runtime_failed(cudaErrorInvalidValue);
+    if (s == legacy() || capturing)
+        return runtime_failed(cudaErrorStreamCaptureUnsupported);
+    s->capture = std::make_unique<CUgraph_st>();
+    capturing = s;
+    capturing_thread = pthread_self();
+    capture_is_broken = false;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out)
+{
+    LOCK();
+    cudaError_t entered = call_enter(__func__);
+    CUstream_st *s = find_stream(handle);
+    *out = nullptr;
+    if (!s || s != capturing)
+        return runtime_failed(cudaErrorInvalidValue);
+    std::unique_ptr<CUgraph_st> made = std::move(s->capture); /* ended, whatever the result */
+    capturing = nullptr;
+    if (entered != cudaSuccess)
+        return entered;
+    if (capture_is_broken)
+        return runtime_failed(cudaErrorStreamCaptureInvalidated);
+    graphs.push_back(std::move(made));
+    *out = graphs.back().get();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
+{
+    ENTER();
+    (void)flags;
+    for (const auto &g : graphs)
+        if (g.get() == graph) {
+            launchable.push_back(std::make_shared<CUgraphExec_st>(CUgraphExec_st{g->work}));
+            *out = launchable.back().get();
+            return cudaSuccess;
+        }
+    return runtime_failed(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t handle)
+{
+    ENTER();
+    CUstream_st *s = find_stream(handle);
+    for (const auto &g : launchable)
+        if (g.get() == graph && s) {
+            for (const std::function<void()> &node : g->work)
+                push(s, {nullptr, node});
+            return cudaSuccess;
+        }
+    return runtime_failed(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    ENTER();
+    for (size_t i = 0; i < graphs.size(); i++)
+        if (graphs[i].get() == graph) {
+            graphs.erase(graphs.begin() + (std::ptrdiff_t)i);
+            return cudaSuccess;
+        }
+    return runtime_failed(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    ENTER();
+    for (size_t i = 0; i < launchable.size(); i++)
+        if (launchable[i].get() == graph) {
+            launchable.erase(launchable.begin() + (std::ptrdiff_t)i);
+            return cudaSuccess;
+        }
+    return runtime_failed(cudaErrorInvalidValue);
 }

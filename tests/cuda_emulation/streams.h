@@ -26,5 +26,8 @@ cudaError_t runtime_failed(cudaError_t e);
 
 void stream_finish(cudaStream_t s);
 void streams_finish(void);
+/* Whether the call must not be made now, because this thread captures a stream: the capture is
+ * broken. */
+bool stream_capture_forbids(const char *call);
 
 #endif

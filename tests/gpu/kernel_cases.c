@@ -544,6 +544,10 @@ static void time_decisive_products(struct speed *s)
             time_gemm(s, "gate_up", types[t].t, types[t].group, 2 * h.ffn, h.dim, n_rows);
             time_gemm(s, "o", types[t].t, types[t].group, h.dim, h.dim, n_rows);
         }
+    /* With the two above, all products of a step of 64 rows: the output layer has 8 bits. */
+    time_gemm(s, "qkv", DTYPE_I4, 32, h.dim + h.dim / 2, h.dim, less(s, 64));
+    time_gemm(s, "down", DTYPE_I4, 32, h.dim, h.ffn, less(s, 64));
+    time_gemm(s, "output", DTYPE_I8, 128, h.n_vocab, h.dim, less(s, 64));
     time_gemm(s, "gate_up", DTYPE_BF16, 0, 2 * h.ffn, h.dim, less(s, 2048));
     time_gemm(s, "gate_up", DTYPE_I4, 32, 2 * h.ffn, h.dim, less(s, 2048));
 }

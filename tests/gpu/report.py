@@ -14,14 +14,10 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import predict
+
 FILE_BYTES_MAX = 1 << 20  # of a file in all.tgz: its end
 TAIL_LINES = 15
-
-# An 8 B Llama (tests/gpu/model-8b): bytes that a decode step reads, operations of a prompt token.
-LAYER_PARAMS = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336)
-OUTPUT_PARAMS = 128256 * 4096
-KV_BYTES = 2 * 32 * 1024 * 2  # a token
-N_HEADS_TIMES_DIM = 32 * 32 * 128  # over all layers
 
 # The predictions of kernels/cuda/PERFORMANCE.md: share of the floor, or microseconds.
 PREDICTED = {
@@ -31,9 +27,9 @@ PREDICTED = {
     ("gemm", "int4"): "50 to 65 %",
     ("gemm", "T 2048"): "cuBLASLt",
     ("attention", "64 seqs x 1 rows"): "70 to 85 %",
-    ("attention", "1 seqs x 1 rows"): "32 blocks: low",
+    ("attention", "1 seqs x 1 rows"): "40 blocks: low",
     ("attention", "rows @ 0"): "25 to 35 %",
-    ("attention", "64 rows @ 16384"): "low: few blocks",
+    ("attention", "64 rows @ 16384"): "45 to 60 us",
     ("sample", ""): "20 to 60 us",
 }
 
@@ -68,6 +64,23 @@ def number(text: str | None) -> float | None:
         return float(text) if text else None
     except ValueError:
         return None
+
+
+def step_of(bench: str) -> predict.Step:
+    """The step of tarn-bench's case decode:BATCH:CONTEXT, prefill:ROWS or prefill:ROWS@CONTEXT."""
+    phase, _, rest = bench.partition(":")
+    first, _, context = rest.partition(":" if phase == "decode" else "@")
+    if phase == "decode":
+        return predict.Step(int(first), 1, int(context or 0))
+    return predict.Step(1, int(first), int(context or 0))
+
+
+def step_row(name: str, device: predict.Device, ops: list[predict.Op], gap: str,
+             seconds: float | None) -> Row:
+    fast, slow = predict.predicted_seconds(device, ops, gap)
+    return Row(f"8 B {name}", predict.floor_seconds(device, ops) * 1e6,
+               f"{predict.in_ms(fast)} to {predict.in_ms(slow)} ms",
+               seconds * 1e6 if seconds else None)
 
 
 class Report:
@@ -131,31 +144,58 @@ class Report:
         return copy, matrix
 
     def model_rows(self) -> list[Row]:
-        """tarn-bench's cases of the 8 B model beside the floors of this device."""
+        """The rows of predict.py's table, and tarn-bench's further cases, with the floors of this
+        device: measured where they were."""
         copy, matrix = self.ceilings()
-        rows = []
-        for name, bytes_each in (("bench-8b", 2.0), ("bench-8b-int4", 0.5625)):
-            try:
-                measured = json.loads((self.work / f"{name}.json").read_text())["rows"]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-            for r in measured:
-                rows.append(self.model_row(name, r, bytes_each, copy, matrix))
+        usual = predict.Device()
+        device = predict.Device(copy or usual.copy_rate, matrix or usual.matrix_rate)
+        measured = self.measured_steps()
+        wanted = [(c.name, c.weights, c.bench, c.ops(device, predict.model_8b()), c.gap)
+                  for c in predict.CASES if not c.products]
+        named = {(weights, bench) for _, weights, bench, _, _ in wanted}
+        for weights, bench in measured:
+            if (weights, bench) not in named:
+                wanted.append((f"{bench.replace(':', ' ')}, {weights}", weights, bench,
+                               predict.step_ops(device, predict.model_8b().quantized(weights),
+                                                step_of(bench)),
+                               predict.gap_of(step_of(bench))))
+        rows = [step_row(name, device, ops, gap, measured.get((weights, bench)))
+                for name, weights, bench, ops, gap in wanted]
+        for c in predict.CASES:
+            if c.products:
+                rows.append(step_row(c.name, device, c.ops(device, predict.model_8b()), c.gap,
+                                     self.products_seconds(c)))
         return rows
 
-    @staticmethod
-    def model_row(name: str, r: dict, bytes_each: float, copy: float, matrix: float) -> Row:
-        context, batch, prompt = r["context"], r["batch"], r["prompt"]
-        new = prompt or 1
-        output_bytes = 2.0 if bytes_each == 2.0 else 1.0  # quantized models keep 8 bits there
-        n_bytes = (LAYER_PARAMS * bytes_each + OUTPUT_PARAMS * output_bytes
-                   + KV_BYTES * batch * (context + new))
-        ops = (2 * LAYER_PARAMS * new * batch + 2 * OUTPUT_PARAMS * batch
-               + 4 * N_HEADS_TIMES_DIM * batch * new * (context + new / 2))
-        floor = max(n_bytes / copy, ops / matrix) if copy and matrix else None
-        what = f"prefill {prompt} @ {context}" if prompt else f"decode {batch} @ {context}"
-        return Row(f"8 B {'int4' if bytes_each < 1 else 'bf16'} {what}",
-                   floor * 1e6 if floor else None, "", r["seconds"] * 1e6)
+    def measured_steps(self) -> dict[tuple[str, str], float]:
+        """Seconds by weights and tarn-bench's case."""
+        found = {}
+        for name, weights in (("bench-8b", "bf16"), ("bench-8b-int4", "int4"),
+                              ("bench-8b-int8", "int8")):
+            try:
+                for r in json.loads((self.work / f"{name}.json").read_text())["rows"]:
+                    bench = (f"prefill:{r['prompt']}" + (f"@{r['context']}" if r["context"] else "")
+                             if r["prompt"] else f"decode:{r['batch']}:{r['context']}")
+                    found[weights, bench] = float(r["seconds"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def products_seconds(self, case: predict.Case) -> float | None:
+        """The products of a step, each timed by itself; None: one of them was not."""
+        us = {r.get("shape", "").split(" N ")[0]: number(r.get("us"))
+              for r in read_csv(self.work / "decisive.csv")
+              if r.get("op") == "gemm" and r.get("shape", "").endswith(f" T {case.step.n_rows}")}
+        total = 0.0
+        for op in case.ops(predict.Device(), predict.model_8b()):
+            if op.name == "output":
+                one = us.get("output int8")
+            else:
+                one = us.get(f"{op.name} {case.weights} g32")
+            if not one:
+                return None
+            total += op.times * one
+        return total * 1e-6
 
     def table(self) -> str:
         rows = self.kernel_rows() + self.model_rows()
@@ -165,7 +205,8 @@ class Report:
                  f"{'share':>6} {'PyTorch us':>11}"]
         for r in rows:
             share = f"{100 * r.floor_us / r.us:5.0f}%" if r.floor_us and r.us else ""
-            lines.append(f"{r.what:46} {r.floor_us or 0:10.1f} {r.predicted:>16} {r.us or 0:12.1f} "
+            us = format(r.us, ".1f") if r.us else "-"
+            lines.append(f"{r.what:46} {r.floor_us or 0:10.1f} {r.predicted:>16} {us:>12} "
                          f"{share:>6} {format(r.peer_us, '.1f') if r.peer_us else '':>11}")
         return "\n".join(lines)
 

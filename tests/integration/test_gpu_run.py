@@ -148,7 +148,9 @@ def a_whole_run_brings_back_tables_and_logs() -> None:
         assert name in files, sorted(files)
     assert "100 answers" in files["server.log"] and "step gap: 100.0 us" in files["server.log"]
     report = machine.report()
-    for words in ("Stand-in", "floor us", "attention 8B", "8 B bf16 decode 1 @ 1024", "70 to 85 %"):
+    import predict
+    for words in ("Stand-in", "floor us", "attention 8B", "70 to 85 %",
+                  *(f"8 B {case.name}" for case in predict.CASES)):
         assert words in report, report
 
 

@@ -14,6 +14,7 @@
 #define N_PROMPT 301 /* two segments and no multiple of a block */
 #define N_CACHED 270
 #define N_OUT 3
+#define N_LONG_OUT 10
 #define N_COMPANY 5
 #define N_VOCAB 300
 
@@ -50,23 +51,29 @@ static const struct kind kinds[] = {
 #define N_KINDS ARRAY_SIZE(kinds)
 #endif
 
+static void kind_config(struct engine_config *c, const struct kind *k, uint32_t chunk,
+                        const char *device)
+{
+    engine_config_init(c);
+    c->device = device;
+    c->batch_invariant = true;
+    c->max_batched_tokens = chunk;
+    c->n_threads = 2;
+    c->max_num_seqs = N_COMPANY + 1;
+    c->max_model_len = 512;
+    c->dtype = k->dtype;
+    c->quantization = k->quantization;
+    c->quantization_group = k->group;
+    c->kv_dtype = k->kv;
+    c->kv_bytes = (uint64_t)4 << 20;
+}
+
 static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chunk,
                       const char *device)
 {
     struct engine_config c;
 
-    engine_config_init(&c);
-    c.device = device;
-    c.batch_invariant = true;
-    c.max_batched_tokens = chunk;
-    c.n_threads = 2;
-    c.max_num_seqs = N_COMPANY + 1;
-    c.max_model_len = 512;
-    c.dtype = k->dtype;
-    c.quantization = k->quantization;
-    c.quantization_group = k->group;
-    c.kv_dtype = k->kv;
-    c.kv_bytes = (uint64_t)4 << 20;
+    kind_config(&c, k, chunk, device);
     engine_test_open(t, k->model, &c);
 }
 
@@ -280,6 +287,58 @@ static void a_seed_draws_the_same_tokens_in_any_company(void **state)
     engine_test_close(&t);
 }
 
+/* Sequences of several lengths, of n_longest tokens at most. */
+static void answer_many(const struct kind *k, bool eager, uint32_t n_longest,
+                        uint64_t *n_graph_steps, struct out_token out[N_COMPANY][N_LONG_OUT])
+{
+    struct request *r[N_COMPANY];
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+    struct sampling sp;
+    struct stopping stop;
+
+    kind_config(&c, k, 400, "cuda");
+    c.enforce_eager = eager;
+    engine_test_open(&t, k->model, &c);
+    engine_test_params(&sp, &stop, N_LONG_OUT);
+    sp.temperature = 0.8f;
+    for (uint32_t b = 0; b < N_COMPANY; b++) {
+        sp.seed = b;
+        stop.max_tokens = N_LONG_OUT - 2 * b; /* so that sequences leave one by one */
+        r[b] = engine_test_submit(&t, ids[b], b == 0 ? n_longest : 3 + 9 * b, NULL, 0, &sp, &stop);
+    }
+    for (uint32_t b = 0; b < N_COMPANY; b++) {
+        engine_test_wait(r[b]);
+        assert_int_equal(request_finish(r[b]), FINISH_LENGTH);
+        memset(out[b], 0, sizeof out[b]);
+        memcpy(out[b], r[b]->out, (N_LONG_OUT - 2 * b) * sizeof *out[b]);
+        request_unref(r[b]);
+    }
+    engine_test_idle(&t, &st);
+    *n_graph_steps = st.n_graph_steps;
+    engine_test_close(&t);
+}
+
+/* With padding, and with the arguments of a recording. */
+static void replayed_steps_do_not_change_a_bit(void **state)
+{
+    static struct out_token want[N_COMPANY][N_LONG_OUT], got[N_COMPANY][N_LONG_OUT];
+    uint64_t n_eager, n_replayed;
+
+    (void)state;
+    for (size_t i = 0; i < N_KINDS && i < 3; i += 2) {
+        uint32_t n_longest = i == 0 ? 250 : 50; /* the former passes a segment's end */
+
+        answer_many(&kinds[i], true, n_longest, &n_eager, want);
+        answer_many(&kinds[i], false, n_longest, &n_replayed, got);
+        assert_int_equal(n_eager, 0);
+        assert_true(n_replayed >= 5);
+        if (memcmp(want, got, sizeof want))
+            fail_msg("%s: replayed steps gave other bits", kinds[i].name);
+    }
+}
+
 /* Compare the best logprobs of each token by rank. Ids are not compared, because the id of a rank
  * may depend on the last bit. */
 static void assert_near(const struct answer *gpu, const struct answer *ref, double most,
@@ -335,6 +394,7 @@ int main(void)
         cmocka_unit_test(the_host_tier_does_not_change_a_bit),
         cmocka_unit_test(preemptions_do_not_change_a_bit),
         cmocka_unit_test(a_seed_draws_the_same_tokens_in_any_company),
+        cmocka_unit_test(replayed_steps_do_not_change_a_bit),
         cmocka_unit_test(the_answers_are_the_references),
         cmocka_unit_test(another_kv_dtype_does_change_bits),
     };

@@ -5,6 +5,7 @@
     cuda_report.py --show FILE      prints the table of an earlier --csv again
 
 Warnings are errors, and so is a kernel that spills registers to memory; there are no exceptions.
+Product kernels must load as wide as cuda_ptx.py says.
 The table has, for each kernel and architecture: registers per thread, barriers, static shared
 memory, stack and spills in bytes. Exit status 77 without nvcc, 1 when anything failed.
 """
@@ -22,6 +23,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cuda_ptx  # noqa: E402
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "kernels" / "cuda"
@@ -94,15 +98,21 @@ def parse(file: str, log: str) -> list[Kernel]:
 def compile_one(nvcc: str, path: Path, archs: list[str], out: Path) -> Compiled:
     targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
     targets.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+    kept = out / path.stem
+    kept.mkdir()
     begin = time.monotonic()
-    run = subprocess.run([nvcc, *FLAGS, *targets, str(path), "-o", str(out / (path.stem + ".o"))],
+    run = subprocess.run([nvcc, *FLAGS, *targets, "--keep", "--keep-dir", str(kept), str(path),
+                          "-o", str(out / (path.stem + ".o"))],
                          capture_output=True, text=True, check=False)
     log = run.stdout + run.stderr
+    narrow = [error for ptx in sorted(kept.glob("*.ptx"))
+              for error in cuda_ptx.check(ptx.read_text(errors="replace"))]
+    shutil.rmtree(kept)
     lines = [l for l in log.splitlines() if not INFORMATION.search(l)]
     bad = run.returncode or any(re.search(r"\b(error|warning)\b", l, re.I) for l in lines)
     errors = "\n".join(lines).strip() or f"nvcc ended with {run.returncode}"
     return Compiled(path.name, time.monotonic() - begin, parse(path.name, log),
-                    errors if bad else "")
+                    "\n".join([*([errors] if bad else []), *narrow]))
 
 
 def short_names(kernels: list[Kernel]) -> None:

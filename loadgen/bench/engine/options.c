@@ -26,6 +26,8 @@ static const struct option_row rows[] = {
            "where to compute; on a GPU the machine's limits are not measured"),
     SWITCH(NULL, "batch-invariant", batch_invariant,
            "GPU: products in an order that no batch changes"),
+    SWITCH(NULL, "enforce-eager", enforce_eager,
+           "GPU: launch the kernels of each step one by one, without CUDA graphs"),
     TEXT(NULL, "cpu-variant", cpu_variant, "auto", "NAME",
          "instruction set; auto: the fastest of this machine"),
     COUNT(NULL, "threads", threads, 0, 1024, "0",

@@ -300,7 +300,8 @@ static enum status create_step(struct rig *r, const struct bench_options *o, str
                                .n_out_max = n.batch,
                                .n_pos = n.n_tokens,
                                .n_seqs_max = n.batch,
-                               .n_blocks_max = (uint32_t)n.n_blocks};
+                               .n_blocks_max = (uint32_t)n.n_blocks,
+                               .graphs = !o->enforce_eager};
     if (o->profile)
         f.ops = profile_ops(device_ops(r->device), &r->weights, r->model.n_layers);
     if ((s = forward_create(&r->forward, &f)) != OK ||

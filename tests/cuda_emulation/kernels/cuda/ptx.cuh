@@ -24,6 +24,23 @@
                                 __VA_ARGS__);                                                     \
     } while (0)
 
+#define LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, early, ...)                       \
+    do {                                                                                          \
+        (void)listed_kernel<(kernel)>::is_listed;                                                 \
+        emulation_launch_early((early));                                                          \
+        emulation_launch_kernel(#kernel, (kernel), (grid), (block), (shared_bytes), (stream),     \
+                                __VA_ARGS__);                                                     \
+    } while (0)
+
+static inline void wait_for_inputs(void)
+{
+    emulation_wait_for_inputs();
+}
+
+static inline void let_next_begin(void)
+{
+}
+
 #define DYNAMIC_SHARED(type, name) type *name = static_cast<type *>(emulation_dynamic_shared())
 
 template <typename Kernel>
@@ -129,11 +146,14 @@ static inline uint4 emulation_load16(const char *name, const void *global)
 
 static inline uint4 load_once16(const void *global)
 {
+    emulation_reads_input("load_once16");
+    emulation_bytes[EMULATION_ONCE] += 16;
     return emulation_load16("load_once16", global);
 }
 
 static inline uint4 load_weight16(const void *global)
 {
+    emulation_bytes[EMULATION_WEIGHT] += 16;
     return emulation_load16("load_weight16", global);
 }
 

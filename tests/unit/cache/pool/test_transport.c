@@ -1,6 +1,5 @@
 #include "tests/unit/test.h"
 
-#include <dirent.h>
 #include <signal.h>
 
 #include "base/rng.h"
@@ -199,20 +198,6 @@ static void heads_of_all_sizes_arrive_in_order(void **state)
     assert_int_equal(a.last_of[TRANSPORT_SENT].tag, 20 * N_HEADS);
     close_ends();
     free(head);
-}
-
-static uint8_t *to_bytes;
-static uint64_t to_seed;
-static uint32_t to_pieces;
-
-static void receive_whole(struct end *e, const struct transport_event *m)
-{
-    struct iovec to[TRANSPORT_PIECES_MAX];
-
-    if (m->n_payload == 0)
-        return;
-    cut(to, to_pieces, to_bytes, m->n_payload, to_seed);
-    transport_receive(e->t, m->conn, to, to_pieces, 1000 + to_seed);
 }
 
 static void payloads_of_all_sizes_arrive_in_the_callers_pieces(void **state)
@@ -539,149 +524,6 @@ static void many_connections_do_not_mix(void **state)
     close_ends();
 }
 
-/* --- ends --- */
-
-static uint32_t count_files(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    uint32_t n = 0;
-
-    assert_non_null(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
-static void connections_that_come_and_go_leave_nothing(void **state)
-{
-    uint32_t n_files = 0;
-
-    (void)state;
-    open_end(&a, (struct transport_config){.n_conns_max = 3});
-    open_end(&b, (struct transport_config){.n_conns_max = 3});
-    for (uint32_t i = 0; i < 40; i++) {
-        if (i == 10)
-            n_files = count_files();
-        a.n_seen[TRANSPORT_CLOSED] = b.n_seen[TRANSPORT_CLOSED] = 0;
-        connect_ends();
-        transport_disconnect(i % 2 ? a.t : b.t, i % 2 ? a.conn : b.conn);
-        wait_for(i % 2 ? &b : &a, TRANSPORT_CLOSED, 1);
-    }
-    assert_int_equal(a.n_seen[TRANSPORT_CLOSED] + b.n_seen[TRANSPORT_CLOSED], 1);
-    assert_true(count_files() <= n_files + 4);
-    struct transport_stats s;
-    transport_stats(b.t, &s);
-    assert_int_equal(s.n_conns, 0);
-    assert_int_equal(s.n_broken, 0);
-    close_ends();
-}
-
-static void messages_that_came_before_the_end_are_reported(void **state)
-{
-    (void)state;
-    open_ends((struct transport_config){0});
-    greet();
-    for (uint32_t i = 0; i < 10; i++)
-        assert_ok(transport_send(a.t, a.conn, "bye", 3, NULL, 0, 7));
-    wait_for(&a, TRANSPORT_SENT, 10);
-    if (strcmp(kind, "tcp") != 0) /* UCX drops what the receiver has not taken off the wire */
-        wait_for(&b, TRANSPORT_MESSAGE, 11);
-    transport_disconnect(a.t, a.conn);
-    wait_for(&b, TRANSPORT_CLOSED, 1);
-    assert_int_equal(b.n_seen[TRANSPORT_MESSAGE], 11);
-    close_ends();
-}
-
-/* a sends to b, which takes the message and then does not work. */
-static void start_payload(struct end *from, struct end *to, const struct iovec *v)
-{
-    uint64_t give_up_ns = clock_now_ns() + GUARD_NS;
-    uint32_t n = to->n_seen[TRANSPORT_MESSAGE];
-
-    to->on_message = receive_whole;
-    assert_ok(transport_send(from->t, from->conn, "big", 3, v, 1, 99));
-    while (to->n_seen[TRANSPORT_MESSAGE] == n) {
-        transport_progress(from->t, now_ns);
-        transport_progress(to->t, now_ns);
-        take_events(to);
-        assert_true(clock_now_ns() < give_up_ns);
-    }
-}
-
-/* One side leaves while payload is under way. The memory of both is then made inaccessible. */
-static void leave_under_way(struct end *leaver, struct end *from, struct end *to, bool by_close)
-{
-    uint8_t *p = map_bytes(48 * MIB), *q = map_bytes(48 * MIB);
-    struct iovec v = {p, 48 * MIB};
-    struct end *other = leaver == &a ? &b : &a;
-    uint8_t *leavers = leaver == from ? p : q, *others = leaver == from ? q : p;
-
-    memset(p, 1, 48 * MIB);
-    to_bytes = q;
-    to_pieces = 3;
-    to_seed = 4;
-    start_payload(from, to, &v);
-    uint32_t n_sent = from->n_seen[TRANSPORT_SENT], n_received = to->n_seen[TRANSPORT_RECEIVED];
-    if (by_close)
-        close_end(leaver);
-    else
-        transport_disconnect(leaver->t, leaver->conn);
-    forbid(leavers, 48 * MIB);
-    wait_for(other, TRANSPORT_CLOSED, 1);
-    forbid(others, 48 * MIB);
-    drive_times(200);
-    if (leaver == from)
-        assert_int_equal(n_received, to->n_seen[TRANSPORT_RECEIVED]);
-    else
-        assert_int_equal(n_sent, from->n_seen[TRANSPORT_SENT]);
-    if (!by_close)
-        assert_int_equal(leaver->n_seen[TRANSPORT_CLOSED], 0);
-    munmap(p, 48 * MIB);
-    munmap(q, 48 * MIB);
-}
-
-static void payload_is_not_touched_after_an_end(void **state)
-{
-    (void)state;
-    for (uint32_t i = 0; i < 8; i++) {
-        open_ends((struct transport_config){0});
-        greet();
-        leave_under_way(i & 1 ? &a : &b, i & 2 ? &a : &b, i & 2 ? &b : &a, i & 4);
-        close_ends();
-    }
-}
-
-static void disconnecting_with_sends_under_way_ends_them_all(void **state)
-{
-    uint8_t *p = map_bytes(8 * MIB);
-    struct iovec v = {p, 8 * MIB};
-    uint32_t conn;
-
-    (void)state;
-    memset(p, 3, 8 * MIB);
-    open_ends((struct transport_config){0});
-    greet();
-    for (uint32_t i = 0; i < 20; i++)
-        assert_ok(transport_send(a.t, a.conn, "x", 1, &v, 1, 1 + i));
-    transport_progress(a.t, now_ns);
-    transport_disconnect(a.t, a.conn);
-    forbid(p, 8 * MIB);
-    wait_for(&b, TRANSPORT_CLOSED, 1);
-    drive_times(200);
-    assert_int_equal(a.n_seen[TRANSPORT_CLOSED], 0);
-    assert_int_equal(transport_send(a.t, a.conn, "x", 1, NULL, 0, 0), ERR_UNAVAILABLE);
-    munmap(p, 8 * MIB);
-    /* A connection that is not there yet can be given up too. */
-    assert_ok(transport_connect(a.t, transport_address(b.t), &conn));
-    transport_disconnect(a.t, conn);
-    drive_times(200);
-    assert_int_equal(a.n_seen[TRANSPORT_CONNECTED], 1);
-    b.n_seen[TRANSPORT_CLOSED] = 0;
-    connect_ends();
-    close_ends();
-}
-
 /* --- time --- */
 
 static void a_message_that_stands_still_ends_the_connection(void **state)
@@ -812,10 +654,6 @@ static int run_kind(const char *name)
         cmocka_unit_test(a_receiver_that_takes_nothing_slows_the_sender_down),
         cmocka_unit_test(connections_beyond_the_bound_are_refused),
         cmocka_unit_test(many_connections_do_not_mix),
-        cmocka_unit_test(connections_that_come_and_go_leave_nothing),
-        cmocka_unit_test(messages_that_came_before_the_end_are_reported),
-        cmocka_unit_test(payload_is_not_touched_after_an_end),
-        cmocka_unit_test(disconnecting_with_sends_under_way_ends_them_all),
         cmocka_unit_test(a_message_that_stands_still_ends_the_connection),
         cmocka_unit_test(a_quiet_connection_stays_and_a_silent_stranger_does_not),
         cmocka_unit_test(the_descriptor_wakes_the_receiver),

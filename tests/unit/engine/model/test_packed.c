@@ -359,18 +359,23 @@ static void packed_version_counts_the_bytes_of_quantizer_and_layout(void **state
         enum dtype dtype;
         uint32_t group, crc;
     } kinds[] = {
-        {DTYPE_I8, 32, 0xd625946d},
-        {DTYPE_I8, 128, 0x9e8fee49},
-        {DTYPE_I4, 32, 0x7ad7c4be},
-        {DTYPE_I4, 128, 0x78f701e2},
+        {DTYPE_I8, 32, 0xd625946d},  {DTYPE_I8, 128, 0x9e8fee49}, {DTYPE_I4, 32, 0x7ad7c4be},
+        {DTYPE_I4, 128, 0x78f701e2}, {DTYPE_A8, 32, 0xc255d933},  {DTYPE_A4, 32, 0x4f0b3abe},
     };
-    float rows[40][150];
+    float rows[40][150], scales[40 * 5], offsets[40 * 5];
+    uint8_t codes[40 * 150];
 
     (void)state;
     assert_int_equal(PACKED_VERSION, 1);
     for (int n = 0; n < 40; n++)
         for (int k = 0; k < 150; k++)
             rows[n][k] = (float)((n * 7919 + k * 104729 + n * k * 31) % 2003 - 1001) * 0x1p-12f;
+    for (int i = 0; i < 40 * 5; i++) {
+        scales[i] = (float)(i * 7919 % 2003) * 0x1p-12f;
+        offsets[i] = -8 * scales[i];
+    }
+    for (int i = 0; i < 40 * 150; i++)
+        codes[i] = (uint8_t)(i * 104729 % 2003 % 16);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         struct weight w = {.dtype = kinds[i].dtype,
                            .layout = WEIGHT_PANELS,
@@ -381,7 +386,10 @@ static void packed_version_counts_the_bytes_of_quantizer_and_layout(void **state
 
         w.data = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
         memset((void *)(uintptr_t)w.data, 0, n_bytes);
-        pack_quantize_rows(&w, 0, DTYPE_F32, rows, 40);
+        if (dtype_is_affine(w.dtype))
+            pack_affine_rows(&w, 0, codes, scales, offsets, 32, 40);
+        else
+            pack_quantize_rows(&w, 0, DTYPE_F32, rows, 40);
         assert_int_equal(hash_crc32c(0, w.data, n_bytes), kinds[i].crc);
         free((void *)(uintptr_t)w.data);
     }

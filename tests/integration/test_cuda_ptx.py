@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""tests/tools/cuda_ptx.py finds narrow loads, and what comes before a wait, in PTX that has them."""
+from __future__ import annotations
+
+import sys
+
+from http_helpers import REPO, run_tests
+
+sys.path.insert(0, str(REPO / "tests" / "tools"))
+import cuda_ptx  # noqa: E402
+
+GOOD = """.version 9.0
+.target sm_90
+.visible .entry _Z13narrow_kernelIL5dtype2ELi0EEv7product(
+) {
+    ld.global.nc.L1::no_allocate.v4.u32 {%r1,%r2,%r3,%r4}, [%rd1];
+    griddepcontrol.wait;
+    ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd2];
+    st.global.f32 [%rd3], %f1;
+}
+.visible .entry _Z11tile_kernelIL5dtype4ELi32EEv7product(
+) {
+    cp.async.cg.shared.global [%r1], [%rd1], 16, %r2;
+}
+"""
+
+
+def good_ptx_passes() -> None:
+    assert cuda_ptx.check(GOOD) == []
+    assert len(cuda_ptx.entries(GOOD)) == 2
+
+
+def each_rule_finds_its_fault() -> None:
+    wait = "griddepcontrol.wait;"
+    for old, new, words in (
+            ("], 16,", "], 8,", "copies of"),
+            ("ld.global.v4.u32", "ld.global.u32", "activations are not"),
+            ("no_allocate.v4.u32", "no_allocate.v2.u32", "weights are not"),
+            (wait, "", "never waits"),
+            (wait, "st.global.f32 [%rd3], %f1; " + wait, "before griddepcontrol"),
+            (wait, "ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd2]; " + wait,
+             "before griddepcontrol")):
+        found = cuda_ptx.check(GOOD.replace(old, new))
+        assert len(found) == 1 and words in found[0], (old, new, found)
+
+
+def older_gpus_have_no_wait() -> None:
+    ptx = GOOD.replace("sm_90", "sm_80").replace("griddepcontrol.wait;", "")
+    assert cuda_ptx.check(ptx) == []
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests([good_ptx_passes, each_rule_finds_its_fault, older_gpus_have_no_wait]))

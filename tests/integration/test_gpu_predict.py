@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""tests/gpu/predict.py counts what the kernels do: launches, blocks and loaded bytes of whole steps
+equal those that the emulated GPU traces, and PERFORMANCE.md has the program's tables."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from http_helpers import REPO, run_tests
+import tarn_test
+
+sys.path.insert(0, str(REPO / "tests" / "gpu"))
+import predict  # noqa: E402
+import report  # noqa: E402
+
+# K of qkv and gate_up is padded, that of o is not; heads share KV heads. With 20 rows of integers
+# gate_up fills the emulated GPU with tiles, and the other products are split over K.
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 96,
+          "intermediate_size": 260, "num_hidden_layers": 2, "num_attention_heads": 8,
+          "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300,
+          "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+          "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+# The emulated GPU has few multiprocessors. The third case splits groups of segments.
+DEVICE = predict.Device(n_sms=4)
+# The fifth one's bucket of 24 rows is cut to the most that a step has; the second has padding.
+STEPS = [(1, 1, 40), (3, 1, 300), (1, 5, 2100), (1, 70, 0), (20, 1, 3)]
+MOST_ROWS = 20
+
+
+def trace(folder: Path, steps: list[tuple[int, int, int]], *options: str) -> list[list[list[str]]]:
+    """The traced lines of each step; a step has an embedding and a gather, which is one too."""
+    file = folder / "trace"
+    argv = [str(tarn_test.program("tarn-bench-emulated")), "--model", str(folder), "--load-format",
+            "dummy", "--device", "cuda", "--no-limits", "--repetitions", "1",
+            "--max-num-batched-tokens", "128", "--kv-device-bytes", "32M", *options]
+    for n, rows, context in steps:
+        argv += ["--case", f"decode:{n}:{context}" if rows == 1 else f"prefill:{rows}@{context}"]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL,
+                   env={**os.environ, "TARN_EMULATION_TRACE": str(file)})
+    found: list[list[list[str]]] = []
+    n_embeds = 0
+    for line in file.read_text().splitlines():
+        fields = line.split("\t")
+        if "embed_kernel" in fields[1]:
+            if n_embeds % 2 == 0:
+                found.append([])
+            n_embeds += 1
+        if n_embeds:
+            found[-1].append(fields)
+    return found
+
+
+def counted(step: list[list[str]]) -> Counter:
+    """(kernel, x, y, z, bytes by each kind of load) of a step's lines."""
+    rows = []
+    for kind, name, *fields in step:
+        short = name.strip("()").split("<")[0]
+        numbers = [int(f) for f in fields]
+        rows.append((short, *numbers[:3], *(numbers[4:] if kind == "kernel" else (0, 0, 0))))
+    return Counter(rows)
+
+
+def expected(ops: list[predict.Op]) -> Counter:
+    rows: Counter = Counter()
+    for op in ops:
+        for i, n in enumerate(op.launches):
+            rows[(n.kernel, n.x, n.y, n.z, *(op.counted if i == 0 else (0, 0, 0)))] += op.times
+    return rows
+
+
+def check(folder: Path, weights: str, *options: str) -> None:
+    model = predict.Model.load(folder).quantized(weights)
+    mode = {"invariant": "--batch-invariant" in options, "eager": "--enforce-eager" in options,
+            "most_rows": MOST_ROWS}
+    wanted = [expected(predict.step_ops(DEVICE, model, predict.Step(*s, **mode), samples=False))
+              for s in STEPS]
+    seen = [0] * len(STEPS)
+    for step in trace(folder, STEPS, *options):
+        got = counted(step)
+        assert got in wanted, f"{weights}: a step that no case predicts: {sorted(got.items())}, " \
+                              f"beside {[sorted((w - got).items()) for w in wanted]}"
+        seen[wanted.index(got)] += 1
+    assert all(seen), f"{weights}: no step has the counts of case {seen.index(0)}"
+
+
+def with_model(weights: str, *options: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        check(folder, weights, *options)
+
+
+def products_of_cublas_are_counted() -> None:
+    with_model("bf16")
+
+
+def invariant_products_are_counted() -> None:
+    with_model("bf16", "--batch-invariant")
+
+
+def int4_products_are_counted() -> None:
+    with_model("int4", "--quantization", "int4")
+
+
+def int8_products_are_counted() -> None:
+    with_model("int8", "--quantization", "int8", "--enforce-eager")
+
+
+def the_page_has_the_tables_of_the_program() -> None:
+    page = REPO / "kernels/cuda/PERFORMANCE.md"
+    assert predict.with_part(page.read_text()) == page.read_text(), \
+        f"run tests/gpu/predict.py --write {page}"
+
+
+def floors_are_bytes_over_the_copy_rate() -> None:
+    """The 8 B model's decode with one sequence, by hand: weights, and KV of 1,025 tokens."""
+    weights = 2 * (32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096)
+    kv = 2 * 32 * 8 * 128 * 2 * 1025
+    case = predict.CASES[0]
+    got = predict.floor_seconds(predict.Device(), case.ops(predict.Device(), predict.model_8b()))
+    assert abs(got - (weights + kv) / 3.0e12) < 1e-12, got
+
+
+def the_row_of_products_is_their_sum() -> None:
+    """Of a step of 64 rows: four products of each layer, and the output layer."""
+    case = predict.CASES[-1]
+    with tempfile.TemporaryDirectory() as name:
+        made = report.Report(Path(name) / "out", Path(name) / "work")
+        shapes = ["qkv int4 g32 N 1 K 1 T 64", "o int4 g32 N 1 K 1 T 64",
+                  "gate_up int4 g32 N 1 K 1 T 64", "gate_up int4 g32 N 1 K 1 T 16",
+                  "down int4 g32 N 1 K 1 T 64"]
+        lines = ["op,shape,us", *(f"gemm,{s},{10 ** i}" for i, s in enumerate(shapes))]
+        (made.work / "decisive.csv").write_text("\n".join(lines))
+        assert made.products_seconds(case) is None
+        (made.work / "decisive.csv").write_text("\n".join([*lines, "gemm,output int8 N 1 T 64,5"]))
+        got = made.products_seconds(case)
+        assert got and abs(got - (32 * (1 + 10 + 100 + 10000) + 5) * 1e-6) < 1e-12, got
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests([the_row_of_products_is_their_sum,
+                        products_of_cublas_are_counted, invariant_products_are_counted,
+                        int4_products_are_counted, int8_products_are_counted,
+                        the_page_has_the_tables_of_the_program,
+                        floors_are_bytes_over_the_copy_rate], 2))

@@ -1,0 +1,59 @@
+"""What the PTX of a kernel must have: how wide its loads are, and what comes before a wait.
+
+cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). A rule is
+about the product kernels, whose speed is that of their loads:
+
+    tile_kernel    both operands come by cp.async of 16 bytes, and by no narrower one
+    narrow_kernel  activations, and weights of 16-bit floats, are loaded 16 bytes a lane; before
+                   griddepcontrol.wait nothing is stored, and no activations are loaded: the kernel
+                   may begin while the one before still writes them
+"""
+from __future__ import annotations
+
+import re
+
+ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
+TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
+COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
+LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
+FLOAT_WEIGHTS = re.compile(r"narrow_kernelIL5dtype[12]E")  # mangled: F16 and BF16
+
+
+def entries(text: str) -> dict[str, str]:
+    """The body of each kernel by its mangled name."""
+    starts = [(m[1], m.start()) for m in ENTRY.finditer(text)]
+    ends = [at for _, at in starts[1:]] + [len(text)]
+    return {name: text[at:end] for (name, at), end in zip(starts, ends)}
+
+
+def check_narrow(name: str, body: str, sm: int) -> list[str]:
+    errors = []
+    parts = body.split("griddepcontrol.wait", 1)
+    if LOAD16 not in parts[-1]:
+        errors.append(f"{name}: activations are not loaded 16 bytes a lane ({LOAD16})")
+    if FLOAT_WEIGHTS.search(name) and WEIGHT16 not in body:
+        errors.append(f"{name}: weights are not loaded 16 bytes a lane ({WEIGHT16})")
+    if sm < 90:
+        return errors
+    if len(parts) < 2:
+        errors.append(f"{name}: may begin early and never waits")
+    elif "st.global" in parts[0] or LOAD16 in parts[0]:
+        errors.append(f"{name}: stores, or loads activations, before griddepcontrol.wait")
+    return errors
+
+
+def check_tile(name: str, body: str) -> list[str]:
+    widths = set(COPY.findall(body))
+    return [] if widths == {"16"} else [f"{name}: copies of {sorted(widths)} bytes instead of 16"]
+
+
+def check(text: str) -> list[str]:
+    """What is wrong in a PTX file."""
+    target = TARGET.search(text)
+    errors: list[str] = []
+    for name, body in entries(text).items():
+        if "narrow_kernel" in name:
+            errors += check_narrow(name, body, int(target[1]) if target else 0)
+        elif "tile_kernel" in name:
+            errors += check_tile(name, body)
+    return errors
