@@ -52,6 +52,7 @@ struct entry {
     double age_s;          /* that it begins with: of its session's program */
     uint32_t rank_step;    /* lengths_step() of the place, plus 1; 0: it has none yet */
     double place_age_s;    /* T of the place */
+    double usual_log;      /* u of the place */
     double before_s;       /* prefill or restoring, as the place was computed */
     uint64_t origin_ns;    /* arrival, or that of the first request of its round */
     uint64_t place_us;     /* variant learned */
@@ -59,8 +60,9 @@ struct entry {
     /* Targets of latency; 0: none. first_ns: time of the first token. */
     double slo_ttft_s, slo_tpot_s;
     uint64_t came_ns, first_ns;
-    uint64_t due_ns; /* in s->due: the latest time to run for the next target */
-    bool is_due;     /* goes before others of its priority until its next token */
+    uint64_t due_ns;  /* in s->due: the latest time to run for the next target */
+    bool is_due;      /* goes before others of its priority until its next token */
+    bool is_unserved; /* in s->unserved */
     bool has_run;
     bool has_lost;    /* some of the n_had tokens must be recomputed, and no token came since: it
                          keeps ageing towards starvation although it runs */
@@ -158,8 +160,9 @@ struct scheduler {
     double restore_s;                           /* moving mean of the cost of restoring a preempted
                                                    sequence */
     struct lengths *lengths;
-    /* Moving means of the time from the arrival to the end of a request, and of its square. */
-    double spent_s, spent_squared;
+    double spent_s;   /* moving mean of the time from the arrival to the end of a request */
+    double usual_log; /* u: moving mean of the logarithm of the ranks of arrivals, plus 1 */
+    uint64_t n_logs;
     double decode_tokens, decode_steps; /* faded sums over all sequences' decodes */
     double turn_s;                      /* moving mean of the time between two ends */
     double age_s; /* moving mean, over ends, of the mean age of the requests that are here */
@@ -182,7 +185,12 @@ struct scheduler {
     struct tenants tenants;
     struct order due; /* sequences with a target that can still be met, by due_ns */
     uint32_t n_due;   /* sequences with is_due */
-    double step_s;    /* expected time of the last planned step */
+    /* Variant learned: sequences without a first token, by priority, round and arrival; the one of
+     * them that goes first for its age; and the earliest time of the next such one. */
+    struct order unserved;
+    uint32_t elder;
+    uint64_t next_elder_ns;
+    double step_s; /* expected time of the last planned step */
     struct rounds rounds[N_CLASSES];
     uint32_t n_rounds; /* kept at a time */
     struct trajectories trajectories;
@@ -255,8 +263,9 @@ enum length_kind entry_kind(const struct scheduler *s, uint32_t trajectory);
 
 /* State of the scheduler before a probe, which scheduler_unprobe() restores. */
 struct sched_probe {
-    uint64_t version, n_arrived, n_ranked;
+    uint64_t version, n_arrived, n_ranked, n_logs;
     uint64_t first_round, last_round;
+    double usual_log;
 };
 /* Place a usual request in the order as if it were submitted now. scheduler_unprobe() follows
  * before any other event, and leaves the scheduler as it was. */

@@ -2,19 +2,27 @@
  * by boosting.
  *
  * A sequence has the rank x of lengths.h and the place
- *     origin + T ln x
+ *     origin + T (ln x - u)
  * on the axis of time; the earliest place goes first. So a sequence goes before another one of the
  * same rank that arrived later, before one of e times its rank that arrived up to T earlier, and so
  * on. Time changes no order between two sequences: a place changes only when its sequence
  * progresses. No sequence starves: a place is at most T (ln x + KEEP_MAX + CREDIT) behind that of
- * any later arrival, so sequences that arrive later than that never go before it. (Boost
- * scheduling: Yu and Scully, "Strongly Tail-Optimal Scheduling in the Light-Tailed M/G/1", 2024,
- * with Gittins ranks in place of known sizes.)
+ * any later arrival, so sequences that arrive later than that never go before it, but for elders.
+ * (Boost scheduling: Yu and Scully, "Strongly Tail-Optimal Scheduling in the Light-Tailed M/G/1",
+ * 2024, with Gittins ranks in place of known sizes.)
  *
- * T follows the backlog: AGE_BOOST times the mean time that requests spend here, seen from a random
- * moment (the mean square over the mean), or more while the load rises. With a smaller T the order
- * comes near that of arrival and gives short answers less; with a larger T the last answers wait
- * longer. AGE_BOOST and FIRST_TOKEN_GAIN were chosen by the simulations of
+ * T follows the backlog: AGE_BOOST times the mean time that requests spend here, or more while the
+ * load rises. With a smaller T the order comes near that of arrival and gives short answers less;
+ * with a larger T the last answers wait longer. The number u is the mean of ln x over arrivals,
+ * plus 1. So the place of a usual arrival is T before it. Without u, a T that grows in a burst
+ * places the new requests of the burst behind all earlier ones.
+ *
+ * Elders. Short prompts go before long ones, so in a long burst the longest prompts would come
+ * last of all. The request without a first token that is first by turn (of tenants) and arrival
+ * goes before the others of its priority once its age is ELDER_AGE T. The next one does so when
+ * ELDER_SHARE of the time since makes up for its prefill.
+ *
+ * AGE_BOOST, FIRST_TOKEN_GAIN and the constants of elders were chosen by the simulations of
  * loadgen/bench/sched/README.md.
  *
  * The requests of a session are one program, ranked by the lengths of programs, which have classes
@@ -30,11 +38,13 @@
 #include "base/memory.h"
 #include "engine/sched/scheduler_internal.h"
 
-#define AGE_BOOST 1.25
+#define AGE_BOOST 2.8
 #define AGE_S_MAX 3600.0
-/* In a steady state, the mean age of the requests that are here is half of the time that they spend
- * here. When the load rises, their ages rise first, so T is at least this many ages. */
-#define AGES 1.5
+/* When the load rises, the ages of the requests that are here rise before the time that requests
+ * spend here. So T is at least this many mean ages. */
+#define AGES 2.1
+#define ELDER_AGE 0.75
+#define ELDER_SHARE 0.5
 /* Weights of a new request in the moving means. */
 #define SPENT_RATE 0.005
 #define TURN_RATE 0.02
@@ -57,11 +67,12 @@
 /* A request counts as arrived earlier by the time that its program spent here, up to CREDIT T: a
  * program that never ends must not go before all others for ever. */
 #define CREDIT 4
-#define PLACE_S ((2 * CREDIT + KEEP_MAX) * AGE_S_MAX) /* keeps places above 0 */
 /* Sequences that stand for all, in scheduler_backlog_s(). */
 #define BACKLOG_SAMPLES 128
 /* An infinite rank is that of a length that no answer had. */
 #define RANK_MAX 1e15
+#define LOG_RANK_MAX 35.0
+#define PLACE_S ((2 * CREDIT + KEEP_MAX + LOG_RANK_MAX) * AGE_S_MAX) /* keeps places above 0 */
 
 /* --- rounds --- */
 
@@ -71,6 +82,9 @@ enum status learned_init(struct scheduler *s)
 
     if (st == OK)
         st = order_init(&s->due, s->config.n_slots);
+    if (st == OK)
+        st = order_init(&s->unserved, s->config.n_slots);
+    s->elder = ORDER_NONE;
     s->n_rounds = s->config.n_slots + 1;
     for (int i = 0; st == OK && i < N_CLASSES; i++) {
         struct rounds *r = &s->rounds[i];
@@ -85,6 +99,7 @@ void learned_fini(struct scheduler *s)
 {
     lengths_destroy(s->lengths);
     order_fini(&s->due);
+    order_fini(&s->unserved);
     for (int i = 0; i < N_CLASSES; i++) {
         free(s->rounds[i].origin_ns);
         free(s->rounds[i].n_fresh);
@@ -170,9 +185,22 @@ void learned_forget_due(struct scheduler *s, uint32_t slot)
 
     if (e->due_ns)
         order_remove(&s->due, slot);
+    if (e->is_unserved)
+        order_remove(&s->unserved, slot);
+    if (s->elder == slot)
+        s->elder = ORDER_NONE;
     s->n_due -= e->is_due;
     e->due_ns = 0;
-    e->is_due = false;
+    e->is_due = e->is_unserved = false;
+}
+
+static void add_unserved(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+    uint64_t priority = (uint64_t)((int64_t)e->priority - INT32_MIN);
+
+    e->is_unserved = true;
+    order_insert(&s->unserved, slot, (struct order_key){priority, e->round, e->arrival});
 }
 
 /* The next token has to come by first_ns + n_out slo_tpot_s, and the first by came_ns + slo_ttft_s.
@@ -184,6 +212,8 @@ void learned_set_due(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     double step_s = fmax(s->step_s, s->decode_s), run_s, due_s = 0;
 
     learned_forget_due(s, slot);
+    if (e->n_out == 0)
+        add_unserved(s, slot);
     if (e->slo_ttft_s == 0 && e->slo_tpot_s == 0)
         return;
     run_s = step_s + fmax(next_iteration_seconds(s, e), step_s);
@@ -197,6 +227,28 @@ void learned_set_due(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     order_insert(&s->due, slot, (struct order_key){.high = e->due_ns});
 }
 
+static void promote(struct scheduler *s, uint32_t slot)
+{
+    s->entries[slot].is_due = true;
+    s->n_due++;
+    entry_placed(s, slot);
+}
+
+static void promote_elder(struct scheduler *s, uint64_t now_ns)
+{
+    uint32_t slot = order_first(&s->unserved);
+
+    if (slot == ORDER_NONE || s->elder != ORDER_NONE || now_ns < s->next_elder_ns)
+        return;
+    const struct entry *e = &s->entries[slot];
+    if (e->state == ENTRY_RUNNING || e->is_due ||
+        (now_ns - e->came_ns) / NS_PER_S < ELDER_AGE * learned_age_s(s))
+        return;
+    promote(s, slot);
+    s->elder = slot;
+    s->next_elder_ns = now_ns + (uint64_t)(e->prefill_s / ELDER_SHARE * NS_PER_S);
+}
+
 void learned_promote_due(struct scheduler *s, uint64_t now_ns)
 {
     uint32_t slot, n_max = (uint32_t)ceil(s->config.n_running_max * DUE_SHARE);
@@ -204,23 +256,19 @@ void learned_promote_due(struct scheduler *s, uint64_t now_ns)
     while ((slot = order_first(&s->due)) != ORDER_NONE && s->entries[slot].due_ns <= now_ns) {
         order_remove(&s->due, slot);
         s->entries[slot].due_ns = 0;
-        if (s->n_due >= n_max)
-            continue;
-        s->entries[slot].is_due = true;
-        s->n_due++;
-        entry_placed(s, slot);
+        if (s->n_due < n_max && !s->entries[slot].is_due)
+            promote(s, slot);
     }
+    promote_elder(s, now_ns);
 }
 
 /* --- places --- */
 
 double learned_age_s(const struct scheduler *s)
 {
-    double spent_s = s->spent_s > 0 ? s->spent_squared / s->spent_s : 0;
-    double usual_s = fmax(spent_s, AGES * s->age_s);
+    double usual_s = fmax(AGE_BOOST * s->spent_s, AGES * s->age_s);
 
-    return s->config.age_s > 0 ? s->config.age_s
-                               : fmin(fmax(AGE_BOOST * usual_s, s->decode_s), AGE_S_MAX);
+    return s->config.age_s > 0 ? s->config.age_s : fmin(fmax(usual_s, s->decode_s), AGE_S_MAX);
 }
 
 /* The prefill that is left, or restoring the KV of a preempted sequence. */
@@ -292,6 +340,12 @@ static uint32_t step_of(const struct scheduler *s, const struct entry *e)
                                           : lengths_step((uint32_t)attained(s, e)) << 16 | step;
 }
 
+/* Of a sequence that has no place yet. */
+static void note_rank(struct scheduler *s, double log_rank)
+{
+    s->usual_log += fmax(SPENT_RATE, 1.0 / ++s->n_logs) * (log_rank + 1 - s->usual_log);
+}
+
 void learned_rank(struct scheduler *s, uint32_t slot)
 {
     struct entry *e = &s->entries[slot];
@@ -303,14 +357,20 @@ void learned_rank(struct scheduler *s, uint32_t slot)
         return;
     /* Where only its cached prompt changes, a sequence that waits keeps the T of its arrival, as
      * its neighbours do: T rises with the backlog, and a larger T would place it later. */
-    if (e->rank_step != step || e->has_run)
+    bool is_new = e->rank_step != step || e->has_run;
+    if (is_new)
         e->place_age_s = learned_age_s(s);
-    e->rank_step = step;
     e->before_s = before_s;
     e->keep = keep;
+    double log_rank = log(rank_of(s, e));
+    if (e->rank_step == 0)
+        note_rank(s, log_rank);
+    if (is_new)
+        e->usual_log = s->usual_log;
+    e->rank_step = step;
     double age_s = e->place_age_s;
     double place_s = e->origin_ns / NS_PER_S + PLACE_S - fmin(e->age_s, CREDIT * age_s) +
-                     age_s * (log(rank_of(s, e)) - keep);
+                     age_s * (log_rank - e->usual_log - keep);
     e->place_us = (uint64_t)(floor(place_s / (age_s * EQUAL_SHARE)) * age_s * EQUAL_SHARE * 1e6);
 }
 
@@ -396,7 +456,6 @@ void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     lengths_note(s->lengths, e->length_class, e->n_out);
     s->age_s += turn_rate * (age_s - s->age_s);
     s->spent_s += rate * (seconds - s->spent_s);
-    s->spent_squared += rate * (seconds * seconds - s->spent_squared);
     double since_s = s->n_ended > 1 ? (now_ns - s->last_ended_ns) / NS_PER_S : 0;
     s->turn_s += turn_rate * (since_s - s->turn_s);
     adapt_keep(s, since_s, turn_rate);

@@ -15,8 +15,13 @@ void scheduler_probe(struct scheduler *s, uint32_t slot, const struct sched_requ
     bool goes_on;
 
     ASSERT(r->class == SCHED_USUAL);
-    *probe =
-        (struct sched_probe){s->version, s->n_arrived, s->n_ranked, rounds->first, rounds->last};
+    *probe = (struct sched_probe){.version = s->version,
+                                  .n_arrived = s->n_arrived,
+                                  .n_ranked = s->n_ranked,
+                                  .n_logs = s->n_logs,
+                                  .first_round = rounds->first,
+                                  .last_round = rounds->last,
+                                  .usual_log = s->usual_log};
     lengths_freeze(s->lengths, true);
     entry_begin(s, slot, r, now_ns);
     e->tenant = tenants_probe(&s->tenants, r->tenant);
@@ -49,4 +54,6 @@ void scheduler_unprobe(struct scheduler *s, uint32_t slot, const struct sched_pr
     s->version = probe->version;
     s->n_arrived = probe->n_arrived;
     s->n_ranked = probe->n_ranked;
+    s->n_logs = probe->n_logs;
+    s->usual_log = probe->usual_log;
 }

@@ -137,6 +137,52 @@ static void a_long_answer_is_overtaken_for_a_bounded_time(void **state)
     world_close(&w);
 }
 
+/* Let steps run, with short requests that come faster than they are served, until the request of
+ * the slot has its first token. Returns how many short requests began meanwhile. */
+static uint32_t until_first_token(struct world *w, uint32_t slot, uint32_t *next)
+{
+    uint32_t n_prompt = w->jobs[slot].n_known, n_served = 0;
+
+    for (uint32_t i = 0; i < *next; i++)
+        n_served -= w->jobs[i].n_admitted > 0;
+    while (w->jobs[slot].is_live && w->jobs[slot].n_known == n_prompt) {
+        assert_true(*next + 2 <= 6000);
+        for (int k = 0; k < 2; k++)
+            world_submit(w, (*next)++, 20, 2);
+        assert_true(world_step(w));
+    }
+    for (uint32_t i = 0; i < *next; i++)
+        n_served += w->jobs[i].n_admitted > 0;
+    return n_served;
+}
+
+/* T is 10 s. By rank alone, prompts of 20 tokens overtake one of 900 for about 30 s. As an elder it
+ * has its turn within T, and the next elder leaves the short ones half of the time. */
+static void long_prompts_do_not_wait_for_all_short_ones(void **state)
+{
+    static const uint32_t equal[] = {2};
+    uint32_t next = 2;
+    struct world w;
+
+    (void)state;
+    open_learned(&w, 6000, 1, 10);
+    w.is_checked = false; /* it is O(n) */
+    teach(&w, equal, 1, 1000);
+    while (next < 500) /* what a usual request is */
+        world_submit(&w, next++, 20, 2);
+    world_run_until_empty(&w, 5000);
+    world_submit(&w, 0, 900, 2);
+    world_submit(&w, 1, 900, 2);
+    until_first_token(&w, 0, &next);
+    double first_s = world_seconds(w.now_ns - w.jobs[0].came_ns);
+    assert_true(first_s > 5 && first_s < 10);
+    uint32_t n_served = until_first_token(&w, 1, &next);
+    double second_s = world_seconds(w.now_ns - w.jobs[1].came_ns) - first_s;
+    assert_true(second_s > 1.6 && second_s < 3);
+    assert_true(n_served >= 20); /* of 30 ms each, in the 0.9 s that are theirs */
+    world_close(&w);
+}
+
 /* --- tenants --- */
 
 static void a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one(void **state)
@@ -236,6 +282,7 @@ int main(void)
         cmocka_unit_test(lengths_are_learned_from_the_answers_served),
         cmocka_unit_test(cancelled_answers_are_not_learned),
         cmocka_unit_test(a_long_answer_is_overtaken_for_a_bounded_time),
+        cmocka_unit_test(long_prompts_do_not_wait_for_all_short_ones),
         cmocka_unit_test(a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one),
         cmocka_unit_test(a_cancelled_request_costs_no_turn),
         cmocka_unit_test(a_target_lets_a_sequence_run_in_time),
