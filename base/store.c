@@ -283,9 +283,10 @@ static enum status open_writer(struct store *st, const struct store_config *conf
         s = run_sql(&st->writer, "PRAGMA secure_delete = ON", why);
     if (s == OK && st->file)
         s = use_wal(st, why);
+    /* A file at its bound is brought up to date too, even if the new version needs more. */
     if (s == OK)
-        s = limit_size(st, config->max_bytes, why);
-    return s == OK ? migrate(st, config, (uint32_t)version, why) : s;
+        s = migrate(st, config, (uint32_t)version, why);
+    return s == OK ? limit_size(st, config->max_bytes, why) : s;
 }
 
 static enum status open_readers(struct store *st, const struct store_config *config,

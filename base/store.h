@@ -165,8 +165,10 @@ static inline struct store_value store_bm25(struct store_bm25 *b)
 }
 
 /* For FTS5's option tokenize: words of Unicode letters and digits, in lower case, without
- * diacritics. */
-#define STORE_TOKENIZER "unicode61 remove_diacritics 2"
+ * diacritics. In scripts that write no blanks between words (Chinese, Japanese, Thai, Lao, Khmer,
+ * Burmese) every two neighbouring characters are a word. */
+#define STORE_TOKENIZER "tarn"
+/* The SQL function n_words(TEXT) counts the words of a text. */
 /* Call f for each word of the text in order; f returning false ends the loop. */
 NODISCARD enum status store_words(struct store_link *link, const char *text, size_t len,
                                   bool (*f)(void *arg, const char *word, size_t len), void *arg,

@@ -1,4 +1,4 @@
-/* store_words.c - the functions that SQL may call, and the tokenizer of FTS5. */
+/* store_words.c - the functions that SQL may call, and the words of a text. */
 #include "base/store_inner.h"
 
 static void sql_fits(sqlite3_context *c, int n, sqlite3_value **v)
@@ -100,6 +100,30 @@ static void sql_bm25_of(const Fts5ExtensionApi *api, Fts5Context *row, sqlite3_c
         sqlite3_result_double(c, score);
 }
 
+static int count_word(void *arg, int flags, const char *word, int len, int begin, int end)
+{
+    (void)flags, (void)word, (void)len, (void)begin, (void)end;
+    ++*(int64_t *)arg;
+    return SQLITE_OK;
+}
+
+static void sql_n_words(sqlite3_context *c, int n, sqlite3_value **v)
+{
+    const struct store_link *link = sqlite3_user_data(c);
+    const char *text = (const char *)sqlite3_value_text(v[0]);
+    int64_t n_words = 0;
+
+    (void)n;
+    int code = !text ? SQLITE_OK
+                     : link->tokenizer_functions.xTokenize(link->tokenizer, &n_words,
+                                                           FTS5_TOKENIZE_DOCUMENT, text,
+                                                           sqlite3_value_bytes(v[0]), count_word);
+    if (code == SQLITE_OK)
+        sqlite3_result_int64(c, n_words);
+    else
+        sqlite3_result_error_code(c, code);
+}
+
 /* SQLite's documented way to its FTS5 functions. */
 static fts5_api *find_fts5(sqlite3 *db)
 {
@@ -116,7 +140,6 @@ static fts5_api *find_fts5(sqlite3 *db)
 
 enum status store_add_functions(struct store_link *link, struct buf *why)
 {
-    const char *options[] = {"remove_diacritics", "2"}; /* as STORE_TOKENIZER */
     fts5_api *api = find_fts5(link->db);
     void *arg = NULL;
     int code;
@@ -130,9 +153,14 @@ enum status store_add_functions(struct store_link *link, struct buf *why)
     if (code == SQLITE_OK)
         code = api->xCreateFunction(api, "bm25_of", NULL, sql_bm25_of, NULL);
     if (code == SQLITE_OK)
-        code = api->xFindTokenizer(api, "unicode61", &arg, &link->tokenizer_functions);
+        code = store_add_tokenizer(api);
     if (code == SQLITE_OK)
-        code = link->tokenizer_functions.xCreate(arg, options, 2, &link->tokenizer);
+        code = api->xFindTokenizer(api, STORE_TOKENIZER, &arg, &link->tokenizer_functions);
+    if (code == SQLITE_OK)
+        code = link->tokenizer_functions.xCreate(arg, NULL, 0, &link->tokenizer);
+    if (code == SQLITE_OK)
+        code = sqlite3_create_function_v2(link->db, "n_words", 1, SQLITE_UTF8 | SQLITE_DIRECTONLY,
+                                          link, sql_n_words, NULL, NULL, NULL);
     return code == SQLITE_OK ? OK : store_error(link->store, link->db, code, why);
 }
 

@@ -28,6 +28,7 @@ struct embedder {
     struct tokenizer *tokenizer;
     uint32_t n_closing; /* tokens that the tokenizer's template puts behind a text */
     struct embedder_files files;
+    struct embedder_labels labels; /* of a model that classifies */
     char name[128];
 
     /* The turns of the calls: a mutex alone would let one caller take it again and again. */
@@ -125,6 +126,27 @@ static enum status check_case(struct embedder *e, struct buf *ids, struct buf *w
                    "that tells A from a");
 }
 
+/* A tokenizer without a template of pairs is fine for single texts: embedder_join() refuses. */
+static enum status check_template(const struct embedder *e, struct buf *why)
+{
+    struct tokenizer_pair t;
+    uint32_t most = 0;
+
+    if (!e->c.classifies || !tokenizer_pair(e->tokenizer, &t))
+        return OK;
+    for (size_t i = 0; i < t.n_before; i++)
+        most = t.before[i] > most ? t.before[i] : most;
+    for (size_t i = 0; i < t.n_between; i++)
+        most = t.between[i] > most ? t.between[i] : most;
+    for (size_t i = 0; i < t.n_after; i++)
+        most = t.after[i] > most ? t.after[i] : most;
+    return most < e->model.n_vocab
+               ? OK
+               : buf_why(why, ERR_INVALID,
+                         "tokenizer.json: post_processor has token %u, but vocab_size is %u", most,
+                         e->model.n_vocab);
+}
+
 static enum status try_tokenizer(struct embedder *e, struct buf *why)
 {
     struct buf ids;
@@ -133,6 +155,8 @@ static enum status try_tokenizer(struct embedder *e, struct buf *why)
     enum status s = count_closing(e, &ids, why);
     if (s == OK)
         s = check_case(e, &ids, why);
+    if (s == OK)
+        s = check_template(e, why);
     buf_fini(&ids);
     return s;
 }
@@ -211,6 +235,23 @@ static void set_name(struct embedder *e)
     snprintf(e->name, sizeof e->name, "%.*s", (int)(end - begin), path + begin);
 }
 
+/* Refuse a model that is of the other kind, and read the labels. */
+static enum status check_use(struct embedder *e, struct buf *why)
+{
+    if (!e->c.classifies && e->model.n_labels > 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "a model that classifies texts embeds none: name it by {rerank_model}");
+    if (e->c.classifies && e->model.n_labels == 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "a model of the family %s has no labels; BertForSequenceClassification, "
+                       "RobertaForSequenceClassification and XLMRobertaForSequenceClassification "
+                       "have",
+                       e->model.family->name);
+    return e->c.classifies
+               ? embedder_labels_load(&e->labels, e->c.model_dir, e->model.n_labels, why)
+               : OK;
+}
+
 static enum status open_model(struct embedder *e, struct buf *why)
 {
     enum status s = hash_init();
@@ -221,6 +262,8 @@ static enum status open_model(struct embedder *e, struct buf *why)
     if (s == OK)
         s = embedder_files_load(&e->files, e->c.model_dir, e->model.dim,
                                 e->model.family->is_encoder, why);
+    if (s == OK)
+        s = check_use(e, why);
     if (s == OK)
         s = choose_lengths(e, why);
     if (s == OK)
@@ -252,7 +295,8 @@ enum status embedder_open(struct embedder **out, const struct embedder_config *c
     if (s == OK) {
         *out = e;
     } else {
-        buf_why(why, s, "{embedding_model}: %s", buf_str(&words));
+        buf_why(why, s, "%s: %s", e->c.classifies ? "{rerank_model}" : "{embedding_model}",
+                buf_str(&words));
         embedder_close(e);
     }
     buf_fini(&words);
@@ -273,6 +317,7 @@ void embedder_close(struct embedder *e)
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     embedder_files_fini(&e->files);
+    embedder_labels_fini(&e->labels);
     free(e->sum);
     free(e);
 }
@@ -332,14 +377,14 @@ enum status embedder_tokenize(const struct embedder *e, enum embedder_role role,
     if (s != OK)
         return buf_why(why, s,
                        s == ERR_NOMEM ? "out of memory"
-                                      : "the embedding model's tokenizer cannot read this text");
+                                      : "the model's tokenizer cannot read this text");
     const uint32_t *all = (const uint32_t *)(const void *)ids->data; /* malloc aligns it */
     if (n_ids(ids) == before)
         return buf_why(why, ERR_INVALID, "a text without tokens cannot be embedded");
     for (size_t i = before; i < n_ids(ids); i++)
         if (all[i] >= e->model.n_vocab)
             return buf_why(why, ERR_INVALID,
-                           "the embedding model's tokenizer gives token %u, but its vocab_size is "
+                           "the model's tokenizer gives token %u, but its vocab_size is "
                            "%u",
                            all[i], e->model.n_vocab);
     return OK;
@@ -389,7 +434,7 @@ static enum status run_encoder(struct embedder *e, const uint32_t *ids, uint32_t
     uint32_t first = e->files.pooling == POOLING_LAST ? n - 1 : 0;
     uint32_t end = e->files.pooling == POOLING_FIRST ? 1 : n;
     const float *hidden;
-    enum status s = encoder_run(e->encoder, ids, n, &hidden);
+    enum status s = encoder_run(e->encoder, ids, n, n, &hidden);
 
     memset(e->sum, 0, dim * sizeof *e->sum);
     for (uint32_t row = first; s == OK && row < end; row++)
@@ -437,7 +482,7 @@ enum status embedder_encode_ids(struct embedder *e, const uint32_t *ids, uint32_
     take_turn(e);
     enum status s = e->encoder ? run_encoder(e, ids, n) : run_steps(e, ids, n);
     if (s != OK)
-        buf_why(why, s, "the embedding model failed (%s)", status_name(s));
+        buf_why(why, s, "the model failed (%s)", status_name(s));
     else
         s = normalize(e, out, why);
     end_turn(e);
@@ -461,4 +506,70 @@ enum status embedder_encode(struct embedder *e, enum embedder_role role, const c
         *n_tokens = s == OK ? n : 0;
     buf_fini(&ids);
     return s;
+}
+
+/* --- labels --- */
+
+const struct embedder_labels *embedder_labels(const struct embedder *e)
+{
+    return e->model.n_labels > 0 ? &e->labels : NULL;
+}
+
+/* Cut the longer of two lengths until both are equal, then both, to n_max in all. */
+static void cut_lengths(size_t *a, size_t *b, size_t n_max)
+{
+    size_t *longer = *a > *b ? a : b, *shorter = *a > *b ? b : a;
+
+    if (*a + *b <= n_max)
+        return;
+    if (2 * *shorter > n_max)
+        *shorter = n_max / 2;
+    *longer = n_max - *shorter;
+}
+
+enum status embedder_join(const struct embedder *e, const struct buf *a, const struct buf *b,
+                          uint32_t n_max, struct buf *ids, uint32_t *n_first, struct buf *why)
+{
+    struct tokenizer_pair t;
+    size_t n_a = n_ids(a), n_b = n_ids(b);
+
+    if (!tokenizer_pair(e->tokenizer, &t))
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "the model's tokenizer.json has no template of two texts (post_processor)");
+    size_t n_own = t.n_before + t.n_between + t.n_after;
+    if (n_max > 0 && n_max <= n_own)
+        return buf_why(why, ERR_INVALID, "%u tokens leave no room beside the %zu of the template",
+                       n_max, n_own);
+    if (n_max > 0)
+        cut_lengths(&n_a, &n_b, n_max - n_own);
+    const struct {
+        const void *ids;
+        size_t n;
+    } parts[] = {{t.before, t.n_before},
+                 {a->data, n_a},
+                 {t.between, t.n_between},
+                 {b->data, n_b},
+                 {t.after, t.n_after}};
+    enum status s = OK;
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(parts); i++)
+        s = buf_append(ids, parts[i].ids, parts[i].n * sizeof(uint32_t));
+    *n_first = (uint32_t)(t.has_types && e->labels.has_types ? t.n_before + n_a + t.n_first
+                                                             : n_own + n_a + n_b);
+    return s == OK ? OK : buf_why(why, s, "out of memory");
+}
+
+enum status embedder_classify_ids(struct embedder *e, const uint32_t *ids, uint32_t n,
+                                  uint32_t n_first, float *out, struct buf *why)
+{
+    ASSERT(n > 0 && n <= e->c.max_tokens);
+    take_turn(e);
+    enum status s = encoder_classify(e->encoder, ids, n, n_first, out);
+    end_turn(e);
+    if (s != OK)
+        return buf_why(why, s, "the model failed (%s)", status_name(s));
+    for (uint32_t i = 0; i < e->model.n_labels; i++)
+        if (!isfinite(out[i]))
+            return buf_why(why, ERR_CORRUPT,
+                           "the model gave no finite score: its weights may be damaged");
+    return OK;
 }

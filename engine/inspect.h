@@ -49,7 +49,7 @@ struct inspection {
     bool has_pickles; /* weights in a format that executes code */
 
     bool is_readable;  /* the config was read: `model` is valid */
-    bool is_embedding; /* an encoder, or a decoder without output layer: for embeddings only */
+    bool is_embedding; /* an encoder, or a decoder without output layer: it makes no tokens */
     struct model_config model;
     bool is_measured; /* `weights` and `memories` are valid */
     struct weights_measure weights;

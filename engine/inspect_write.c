@@ -167,7 +167,10 @@ enum status inspect_write(const struct inspection *i, struct buf *out)
     if (i->is_measured)
         put_memories(&w, i);
     put(&w, "\n  %s\n",
-        i->n_reasons      ? "A server refuses this model:"
+        i->n_reasons ? "A server refuses this model:"
+        : i->model.n_labels
+            ? "A server can load this model as its rerank model only: it gives texts "
+              "labels."
         : i->is_embedding ? "A server can load this model as its embedding model only: it has no "
                             "output layer."
                           : "A server can load this model.");
@@ -224,7 +227,12 @@ static void put_json_memory(struct writer *w, const struct inspection *i,
 
 static void put_json_measured(struct writer *w, const struct inspection *i)
 {
-    put(w, ",\"use\":\"%s\"", i->is_embedding ? "embeddings" : "text");
+    put(w, ",\"use\":\"%s\"",
+        i->model.n_labels ? "classification"
+        : i->is_embedding ? "embeddings"
+                          : "text");
+    if (i->model.n_labels)
+        put(w, ",\"labels\":%u", i->model.n_labels);
     put(w, ",\"parameters\":%" PRIu64 ",\"active_parameters\":%.0f,\"stored\":[",
         i->weights.n_params, is_mixture(i) ? i->weights.n_active : (double)i->weights.n_params);
     for (uint32_t k = 0; k < i->weights.n_codes; k++) {

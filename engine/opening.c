@@ -47,8 +47,8 @@ enum status opening_check_generates(const struct model_config *m, struct buf *wh
         return OK;
     return buf_why(why, ERR_UNSUPPORTED,
                    "a model of the family %s is an encoder, which generates no text: it is for "
-                   "{embedding_model}, not for {model}",
-                   m->family->name);
+                   "%s, not for {model}",
+                   m->family->name, m->n_labels > 0 ? "{rerank_model}" : "{embedding_model}");
 }
 
 enum status opening_weights(struct weights_config *w, const struct opening *o,

@@ -29,7 +29,8 @@ static const struct option_row rows[] = {
          "directory in Hugging Face layout, .gguf file, or org/name[@rev][:FILE.gguf] in the local "
          "Hugging Face cache"),
     BOOL(NULL, "download", download, "false",
-         "get --model and --embedding-model from huggingface.co (or HF_ENDPOINT) into the cache if "
+         "get --model, --embedding-model and --rerank-model from huggingface.co (or HF_ENDPOINT) "
+         "into the cache if "
          "they are not there"),
     CHOICE(NULL, "inspect", inspect, "off", "off|text|json",
            "print what --model is, needs and would be refused for, without loading it, and end"),
@@ -274,6 +275,11 @@ static const struct option_row rows[] = {
          "/v1/embeddings; named as --model"),
     TEXT(NULL, "served-embedding-model-name", served_embedding_model_name, "", "NAME",
          "name of that model in requests; default: the value of --embedding-model"),
+    TEXT(NULL, "rerank-model", rerank_model, "", "MODEL",
+         "further model that classifies texts and pairs of texts, for /rerank, /score and "
+         "/classify (BERT, RoBERTa or XLM-RoBERTa for sequence classification); named as --model"),
+    TEXT(NULL, "served-rerank-model-name", served_rerank_model_name, "", "NAME",
+         "name of that model in requests; default: the value of --rerank-model"),
 
     COUNT("Responses", "stored-responses", stored_responses, 0, 1 << 20, "4096",
           "responses of /v1/responses kept in memory for previous_response_id and GET; the tenant "

@@ -135,6 +135,8 @@ struct config {
     char *documents_path;              /* empty: in cache_dir; "none": no documents */
     char *embedding_model;             /* empty: none */
     char *served_embedding_model_name; /* empty: the name given to --embedding-model */
+    char *rerank_model;                /* empty: none */
+    char *served_rerank_model_name;    /* empty: the name given to --rerank-model */
     /* logs */
     char *log_level;
     char *log_format;

@@ -55,5 +55,7 @@ enum status download_models(const struct config *c, struct buf *why)
     enum status s = download(c->model, why);
     if (s == OK)
         s = download(c->draft_model, why);
-    return s == OK ? download(c->embedding_model, why) : s;
+    if (s == OK)
+        s = download(c->embedding_model, why);
+    return s == OK ? download(c->rerank_model, why) : s;
 }

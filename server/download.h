@@ -11,7 +11,7 @@
 #include "base/buf.h"
 #include "server/config.h"
 
-/* Download --model and --embedding-model where they are names org/name that are not in the local
+/* Download --model, --embedding-model and --rerank-model where they are names org/name that are not in the local
  * cache, or not whole. Does nothing without --download. */
 NODISCARD enum status download_models(const struct config *c, struct buf *why);
 

@@ -402,6 +402,8 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     srv->library = NULL;
     embeddings_close(srv->embeddings); /* the library and lookups use the model */
     srv->embeddings = NULL;
+    embeddings_close(srv->classifier);
+    srv->classifier = NULL;
     engine_close(srv->engine); /* no request is woken after this */
     srv->engine = NULL;
     http_destroy(http);
@@ -497,7 +499,9 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
             srv.preambles = preambles;
             srv.kv_events = kv_events;
             if (s == OK)
-                s = embeddings_open(&srv.embeddings, &srv, why);
+                s = embeddings_open(&srv.embeddings, &srv, EMBEDDINGS_VECTORS, why);
+            if (s == OK)
+                s = embeddings_open(&srv.classifier, &srv, EMBEDDINGS_LABELS, why);
             if (s == OK)
                 s = library_open(&srv.library, &srv, why);
             if (s == OK)
@@ -506,6 +510,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
                 s = serve(&srv, set, why);
             library_close(srv.library);
             embeddings_close(srv.embeddings);
+            embeddings_close(srv.classifier);
             engine = srv.engine;
             server_fini(&srv);
         }

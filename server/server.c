@@ -12,6 +12,7 @@
 #include "server/api/route.h"
 #include "server/api/responses.h"
 #include "server/api/router.h"
+#include "server/api/running.h"
 #include "server/api/search.h"
 #include "server/api/structured.h"
 #include "server/api/tally.h"
@@ -83,6 +84,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     if (s == OK)
         s = structured_create(&srv->structured, srv->tokenizer, srv->info->n_vocab);
     if (s == OK)
+        s = running_create(&srv->running);
+    if (s == OK)
         s = background_create(&srv->background, config->background_responses);
     if (s == OK)
         s = responses_create(&srv->responses, config->stored_responses,
@@ -108,6 +111,8 @@ void server_fini(struct server *srv)
     srv->background = NULL;
     responses_destroy(srv->responses);
     srv->responses = NULL;
+    running_destroy(srv->running);
+    srv->running = NULL;
     srv->router_flows = NULL;
     span_marks_destroy(srv->span_marks);
     srv->span_marks = NULL;

@@ -28,6 +28,7 @@ struct preambles;
 struct publisher;
 struct responses;
 struct router_flows;
+struct running;
 struct tally;
 
 struct server {
@@ -44,6 +45,7 @@ struct server {
     struct preambles *preambles;   /* the operator's; NULL: none. Borrowed: set by main */
     struct library *library;       /* documents; NULL: off. Borrowed: set by main */
     struct embeddings *embeddings; /* NULL: no --embedding-model. Borrowed: set by main */
+    struct embeddings *classifier; /* NULL: no --rerank-model. Borrowed: set by main */
     struct publisher *kv_events;   /* NULL: none. Borrowed: set by main */
     struct auth *auth;
     struct tally *tally;               /* counters of the HTTP side */
@@ -53,6 +55,7 @@ struct server {
     char system_fingerprint[32];
     struct structured *structured;  /* forms of answers; locks itself */
     struct responses *responses;    /* of /v1/responses; locks itself */
+    struct running *running;        /* calls that the engine has; locks itself */
     struct background *background;  /* of /v1/responses; locks itself; closed by main */
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;

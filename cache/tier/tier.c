@@ -30,6 +30,7 @@ void tier_close(struct tier *t)
     if (!t)
         return;
     free_blocks = t->free_blocks; /* until the last move has freed its own */
+    prefault_destroy(t->prefault);
     t->ops->close(t);
     free(free_blocks);
 }
@@ -66,8 +67,11 @@ bool tier_reserve(struct tier *t, uint32_t *blocks, uint32_t n)
 {
     if (t->n_free < n)
         return false;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         blocks[i] = t->free_blocks[--t->n_free];
+        if (t->prefault)
+            prefault_reach(t->prefault, (blocks[i] + (size_t)1) * t->block_bytes);
+    }
     return true;
 }
 

@@ -11,6 +11,10 @@
 #include "kernels/device.h"
 
 #define N_MOVES 256
+/* Pages of host memory are supplied this far ahead of use: hundreds of prompts of a small model,
+ * one or two of a large one. A small pool's pages all come soon. */
+#define PREFAULT_AHEAD_MAX ((size_t)128 << 20)
+#define PREFAULT_BYTES_MIN ((size_t)16 << 20)
 
 struct move {
     uint64_t tag;
@@ -250,6 +254,16 @@ static enum status init_moves(struct tier_device *d)
     return s;
 }
 
+/* Without the thread, pages come when they are written. */
+static void start_prefault(struct tier_device *d)
+{
+    size_t n_bytes = d->base.block_bytes * d->base.n_blocks, ahead = n_bytes / 8;
+
+    if (n_bytes >= PREFAULT_BYTES_MIN)
+        d->base.prefault = prefault_create(d->pool, n_bytes,
+                                           ahead < PREFAULT_AHEAD_MAX ? ahead : PREFAULT_AHEAD_MAX);
+}
+
 enum status tier_device_open(struct tier **out, const struct tier_device_config *c)
 {
     struct tier_device *d = calloc(1, sizeof *d);
@@ -275,6 +289,8 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
         return s;
     }
     d->base.memory = c->is_separate ? NULL : d->pool;
+    if (d->base.memory)
+        start_prefault(d);
     d->base.memory_bytes += sizeof *d;
     tier_fill(&d->base, 0);
     *out = &d->base;

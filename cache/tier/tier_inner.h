@@ -10,6 +10,7 @@
 #ifndef TARN_CACHE_TIER_TIER_INNER_H
 #define TARN_CACHE_TIER_TIER_INNER_H
 
+#include "base/prefault.h"
 #include "cache/tier/tier.h"
 
 struct tier_ops {
@@ -39,7 +40,8 @@ struct tier {
     uint64_t block_bytes, extent_bytes;
     uint32_t n_blocks, n_capacity, n_buffers;
     uint32_t n_free, n_leaving, n_arriving;
-    uint32_t *free_blocks; /* [n_blocks] stack */
+    uint32_t *free_blocks;     /* [n_blocks] stack */
+    struct prefault *prefault; /* of `memory`; may be NULL */
     uint64_t n_failed, memory_bytes;
 };
 

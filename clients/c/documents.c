@@ -72,12 +72,13 @@ static enum status set_embedding(struct json *o, const struct tarn_document_fiel
     return js_set(o, "embedding", list);
 }
 
-static enum status set_metadata(struct json *o, const char *text)
+/* Set a field to the value that the text has in JSON. */
+static enum status set_parsed(struct json *o, const char *name, const char *text)
 {
     struct json *v;
     enum status s = js_parse(&v, text, strlen(text), NULL);
 
-    return s == OK ? js_set(o, "metadata", v) : s;
+    return s == OK ? js_set(o, name, v) : s;
 }
 
 static enum status fill(struct json *o, const struct tarn_document_fields *f)
@@ -88,7 +89,7 @@ static enum status fill(struct json *o, const struct tarn_document_fields *f)
     if (s == OK)
         s = set_text(o, "text", &f->text);
     if (s == OK && f->metadata)
-        s = set_metadata(o, f->metadata);
+        s = set_parsed(o, "metadata", f->metadata);
     if (s == OK && f->embedding)
         s = set_embedding(o, f);
     if (s == OK)
@@ -116,7 +117,8 @@ static enum tarn_error send_object(struct tarn_answer *answer, const struct tarn
         e = call_id(answer, client, method, folder, id, body.data, body.len);
     else
         e = wait_refuse(answer, s == ERR_NOMEM ? TARN_ERR_NOMEM : TARN_ERR_INVALID,
-                        s == ERR_NOMEM ? NULL : "a text is not UTF-8, or metadata is not JSON");
+                        s == ERR_NOMEM ? NULL
+                                       : "a text is not UTF-8, tools or metadata is not JSON");
     buf_fini(&body);
     return e;
 }
@@ -187,11 +189,13 @@ enum tarn_error tarn_documents_import(struct tarn_answer *answer, const struct t
 
 enum tarn_error tarn_preamble_put(struct tarn_answer *answer, const struct tarn_client *client,
                                   const char *id, const struct tarn_text *system_text,
-                                  int64_t is_public)
+                                  const char *tools, int64_t is_public)
 {
     struct json *o = js_new_object();
     enum status s = o ? set_text(o, "system", system_text) : ERR_NOMEM;
 
+    if (s == OK && tools)
+        s = set_parsed(o, "tools", tools);
     if (s == OK)
         s = set_bool(o, "public", is_public);
     return send_object(answer, client, "PUT", PREAMBLES, id, o, s);

@@ -349,11 +349,11 @@ enum tarn_error tarn_documents_list(struct tarn_answer *answer, const struct tar
  * The answer's text has the server's lines: progress, errors, and the sums at the end. */
 enum tarn_error tarn_documents_import(struct tarn_answer *answer, const struct tarn_client *client,
                                       const char *lines, size_t len);
-/* Register what comes before documents: a system message, which all tenants may share if it is
- * public. is_public: 0, 1 or TARN_UNSET. */
+/* Register what comes before documents: a system message and tools, which all tenants may share if
+ * it is public. tools: a JSON array, as in a chat; NULL: none. is_public: 0, 1 or TARN_UNSET. */
 enum tarn_error tarn_preamble_put(struct tarn_answer *answer, const struct tarn_client *client,
                                   const char *id, const struct tarn_text *system_text,
-                                  int64_t is_public);
+                                  const char *tools, int64_t is_public);
 enum tarn_error tarn_preamble_delete(struct tarn_answer *answer, const struct tarn_client *client,
                                      const char *id);
 enum tarn_error tarn_preambles_list(struct tarn_answer *answer, const struct tarn_client *client);

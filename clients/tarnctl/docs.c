@@ -369,16 +369,57 @@ int docs_rm(const struct ctl_options *o, const struct tarn_client *client)
 
 /* --- preambles --- */
 
+static bool is_json(const char *file)
+{
+    size_t n = strlen(file);
+
+    return n > 5 && strcmp(file + n - 5, ".json") == 0;
+}
+
+/* Read {"system", "tools"} into a text and a JSON array (empty: no tools), or exit. */
+static void read_preamble(const char *file, struct buf *text, struct buf *tools)
+{
+    struct json *o = NULL;
+    const char *system_text = NULL;
+    struct buf why;
+    size_t len = 0;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = js_parse(&o, buf_str(text), text->len, &why);
+    for (void *it = js_first(o); s == OK && it; it = js_next(o, it))
+        if (strcmp(js_it_key(it), "system") != 0 && strcmp(js_it_key(it), "tools") != 0)
+            s = buf_why(&why, ERR_INVALID, "\"%.40s\" is neither \"system\" nor \"tools\"",
+                        js_it_key(it));
+    if (s == OK)
+        s = js_get_str(o, "system", &system_text, &len, &why);
+    if (s == OK && !system_text)
+        s = buf_why(&why, ERR_INVALID, "expected an object with \"system\"");
+    buf_reset(text); /* the object has copies of its texts */
+    if (s == OK)
+        s = buf_append(text, system_text, len);
+    if (s == OK && js_get_set(o, "tools"))
+        s = js_write(tools, js_get(o, "tools"));
+    if (s != OK)
+        ctl_die("%s: %s", file, why.len ? buf_str(&why) : status_words(s));
+    js_unref(o);
+    buf_fini(&why);
+}
+
 int preambles_add(const struct ctl_options *o, const struct tarn_client *client)
 {
     const char *id = id_of(o, o->words[2]);
     struct tarn_answer a;
-    struct buf text;
+    struct buf text, tools;
 
+    buf_init(&tools, CTL_INPUT_BYTES_MAX);
     read_file(o->words[2], &text);
+    if (is_json(o->words[2]))
+        read_preamble(o->words[2], &text, &tools);
     const struct tarn_text system_text = {buf_str(&text), text.len};
-    tarn_preamble_put(&a, client, id, &system_text, o->fields.is_public);
+    tarn_preamble_put(&a, client, id, &system_text, tools.len ? buf_str(&tools) : NULL,
+                      o->fields.is_public);
     buf_fini(&text);
+    buf_fini(&tools);
     return end_put(o, &a, id);
 }
 

@@ -2,9 +2,10 @@
  * (name ::= ..., beginning with "root") and a part of Lark's (name: ..., beginning with "start").
  *
  *   "text"  [a-z]  .  ( ... )  a | b   a? a* a+ a{2} a{2,5}   # comment      both
- *   /regex/  "a".."z"  a~2..5  // comment                                     Lark
+ *   /regex/  "a".."z"  a~2..5  // comment  %import common.INT  %ignore WS      Lark
  *
- * A rule ends where the next one begins. */
+ * A rule ends where the next one begins. In Lark, what is ignored may stand before the first
+ * terminal and behind each terminal of a rule whose name is in lower case. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,10 @@ struct parser {
     struct name *names; /* [n_names] */
     uint16_t *slots;    /* [NAME_SLOTS] numbers of names by hash, plus 1; 0: none */
     uint32_t n_names;
+    bool ignores;     /* there is an %ignore */
+    bool is_terminal; /* of the rule that is read */
+    uint32_t gap;     /* rule: what is ignored, any number of times */
+    uint32_t ignored; /* so far */
     struct buf *why;
     enum status status;
     uint32_t depth;
@@ -280,29 +285,82 @@ static uint32_t parse_group(struct parser *p, const char *close)
     return take(p, close) ? x : refuse(p, ERR_INVALID, "a group is not closed");
 }
 
+/* A terminal of a rule; what is ignored may follow. */
+static uint32_t with_gap(struct parser *p, uint32_t x)
+{
+    return p->ignores && !p->is_terminal ? expr_seq(p->e, x, expr_rule(p->e, p->gap)) : x;
+}
+
+static bool is_terminal_name(const char *name, size_t len)
+{
+    size_t i = 0;
+
+    while (i < len && name[i] == '_')
+        i++;
+    return i < len && isupper((unsigned char)name[i]);
+}
+
+static uint32_t parse_name(struct parser *p, size_t len)
+{
+    const char *text = p->text + p->at;
+    struct name *name = name_of(p, text, len);
+
+    p->at += len;
+    if (p->is_lark && has(p, "{"))
+        return refuse(p, ERR_UNSUPPORTED, "templates, name{...}, are not supported");
+    if (!name)
+        return EXPR_FAILED;
+    uint32_t x = expr_rule(p->e, name->rule);
+    return is_terminal_name(text, len) ? with_gap(p, x) : x;
+}
+
+/* What users of other servers may write; false: nothing of that. */
+static bool refuse_extension(struct parser *p)
+{
+    static const struct {
+        const char *begin, *what;
+    } rows[] = {{"<", "special tokens, <name> or <[id]>, are not supported; write their spelling"},
+                {"!", "negation is not supported"},
+                {"~", "negation is not supported"},
+                {"&", "intersection is not supported"},
+                {"%json", "%json is not supported; use a structural tag"},
+                {"%regex", "%regex is not supported; write /expression/"},
+                {"%lark", "%lark is not supported"},
+                {"TagDispatch", "TagDispatch is not supported; use a structural tag"}};
+
+    skip_space(p);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (has(p, rows[i].begin)) {
+            refuse(p, ERR_UNSUPPORTED, rows[i].what);
+            return true;
+        }
+    return false;
+}
+
 static uint32_t parse_atom(struct parser *p)
 {
     static const struct code_range none[1];
 
     if (take(p, "\""))
-        return parse_text(p);
-    if (take(p, "("))
+        return with_gap(p, parse_text(p));
+    if (take(p, "(")) {
+        if (has(p, "="))
+            return refuse(p, ERR_UNSUPPORTED, "look-ahead, (= ...), is not supported");
         return parse_group(p, ")");
+    }
     if (p->is_lark && take(p, "[")) /* Lark: an optional group */
         return expr_repeat(p->e, parse_group(p, "]"), 0, 1);
     if (take(p, "["))
         return parse_class(p);
     if (p->is_lark && take(p, "/"))
-        return parse_regex(p);
+        return with_gap(p, parse_regex(p));
     if (take(p, "."))
         return expr_class(p->e, none, 0, true);
-    skip_space(p);
+    if (refuse_extension(p))
+        return EXPR_FAILED;
     size_t len = name_bytes(p, p->at);
-    if (len == 0)
-        return refuse(p, ERR_INVALID, "a name, a text, a class or a group is expected");
-    struct name *name = name_of(p, p->text + p->at, len);
-    p->at += len;
-    return name ? expr_rule(p->e, name->rule) : EXPR_FAILED;
+    return len ? parse_name(p, len)
+               : refuse(p, ERR_INVALID, "a name, a text, a class or a group is expected");
 }
 
 static bool number(struct parser *p, uint32_t *out)
@@ -353,11 +411,23 @@ static uint32_t parse_repeated(struct parser *p)
     return x;
 }
 
+/* Lark's lines that are no rules; a % elsewhere is an extension. */
+static bool at_directive(const struct parser *p)
+{
+    static const char *const words[] = {"%import", "%ignore",  "%declare",   "%override",
+                                        "%extend", "%grammar", "%llguidance"};
+
+    for (size_t i = 0; p->is_lark && i < ARRAY_SIZE(words); i++)
+        if (has(p, words[i]))
+            return true;
+    return false;
+}
+
 static bool ends_sequence(struct parser *p)
 {
     skip_space(p);
-    return is_stopped(p) || p->at >= p->len || strchr("|)]%", p->text[p->at]) || has(p, "->") ||
-           at_definition(p);
+    return is_stopped(p) || p->at >= p->len || strchr("|)]", p->text[p->at]) || has(p, "->") ||
+           at_directive(p) || at_definition(p);
 }
 
 static uint32_t parse_sequence(struct parser *p)
@@ -382,23 +452,140 @@ static uint32_t parse_alternatives(struct parser *p)
     return x;
 }
 
+/* --- directives of Lark --- */
+
+/* The terminals of Lark's own grammar `common`. */
+static const struct {
+    const char *name, *regex;
+} common[] = {
+    {"DIGIT", "[0-9]"},
+    {"HEXDIGIT", "[a-fA-F0-9]"},
+    {"INT", "[0-9]+"},
+    {"SIGNED_INT", "[+-]?[0-9]+"},
+    {"DECIMAL", "[0-9]+\\.[0-9]*|\\.[0-9]+"},
+    {"FLOAT", "[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
+    {"SIGNED_FLOAT", "[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)"},
+    {"NUMBER", "([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
+    {"SIGNED_NUMBER", "[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][+-]?[0-9]+)?"},
+    {"ESCAPED_STRING", "\"([^\"\\\\\\n]|\\\\[^\\n])*\""},
+    {"LCASE_LETTER", "[a-z]"},
+    {"UCASE_LETTER", "[A-Z]"},
+    {"LETTER", "[a-zA-Z]"},
+    {"WORD", "[a-zA-Z]+"},
+    {"CNAME", "[a-zA-Z_][a-zA-Z_0-9]*"},
+    {"WS_INLINE", "[ \\t]+"},
+    {"WS", "[ \\t\\f\\r\\n]+"},
+    {"CR", "\\r"},
+    {"LF", "\\n"},
+    {"NEWLINE", "(\\r?\\n)+"},
+    {"SH_COMMENT", "#[^\\n]*"},
+    {"CPP_COMMENT", "//[^\\n]*"},
+    {"SQL_COMMENT", "--[^\\n]*"},
+    {"C_COMMENT", "/\\*([^*]|\\*+[^*/])*\\*+/"},
+};
+
+/* Define the name of a rule or an alias. */
+static void define(struct parser *p, const char *text, size_t len, uint32_t x)
+{
+    struct name *name = name_of(p, text, len);
+
+    if (name && name->is_defined)
+        refuse(p, ERR_INVALID, "a rule is defined twice");
+    if (!name || is_stopped(p))
+        return;
+    name->is_defined = true;
+    expr_define(p->e, name->rule, x);
+}
+
+/* At a name of `common`; an alias may follow where may_alias. */
+static void import_one(struct parser *p, bool may_alias)
+{
+    size_t len, i = 0;
+    uint32_t x = EXPR_FAILED;
+
+    skip_space(p);
+    len = name_bytes(p, p->at);
+    const char *name = p->text + p->at;
+    while (i < ARRAY_SIZE(common) &&
+           (strlen(common[i].name) != len || memcmp(common[i].name, name, len) != 0))
+        i++;
+    if (i == ARRAY_SIZE(common)) {
+        refuse(p, ERR_UNSUPPORTED, "%import: no such terminal of `common` is known");
+        return;
+    }
+    p->at += len;
+    if (may_alias && take(p, "->")) {
+        skip_space(p);
+        name = p->text + p->at;
+        len = name_bytes(p, p->at);
+        p->at += len;
+    }
+    enum status s = front_regex(p->e, common[i].regex, strlen(common[i].regex), 0, &x, p->why);
+    if (s != OK && p->status == OK)
+        p->status = s;
+    if (len == 0)
+        refuse(p, ERR_INVALID, "%import: a name is expected behind ->");
+    else
+        define(p, name, len, x);
+}
+
+static void parse_import(struct parser *p)
+{
+    if (!take(p, "common")) {
+        refuse(p, ERR_UNSUPPORTED, "%import: only terminals of `common` are supported");
+    } else if (take(p, ".")) {
+        import_one(p, true);
+    } else if (take(p, "(")) {
+        do
+            import_one(p, false);
+        while (take(p, ","));
+        if (!take(p, ")"))
+            refuse(p, ERR_INVALID, "%import: ) is missing");
+    } else {
+        refuse(p, ERR_INVALID, "%import: a name of `common` is expected");
+    }
+}
+
+static void parse_directive(struct parser *p)
+{
+    if (take(p, "%import")) {
+        parse_import(p);
+    } else if (take(p, "%ignore")) {
+        p->is_terminal = true;
+        p->ignored = expr_alt(p->e, p->ignored, parse_alternatives(p));
+    } else {
+        refuse(p, ERR_UNSUPPORTED,
+               "directives other than %import of `common` and %ignore are not supported");
+    }
+}
+
 static void parse_rule(struct parser *p)
 {
     if (p->is_lark && has(p, "%")) {
-        refuse(p, ERR_UNSUPPORTED, "%import, %ignore and other directives are not supported");
+        parse_directive(p);
         return;
     }
     if (!at_definition(p)) {
-        refuse(p, ERR_INVALID,
-               p->is_lark ? "a rule `name: ...` is expected" : "a rule `name ::= ...` is expected");
+        size_t n = name_bytes(p, p->at);
+        bool has_more = p->is_lark && n > 0 && p->at + n < p->len;
+        if (has_more && p->text[p->at + n] == '[')
+            refuse(p, ERR_UNSUPPORTED, "attributes of rules, name[...], are not supported");
+        else if (has_more && p->text[p->at + n] == '{')
+            refuse(p, ERR_UNSUPPORTED, "templates, name{...}, are not supported");
+        else
+            refuse(p, ERR_INVALID,
+                   p->is_lark ? "a rule `name: ...` is expected"
+                              : "a rule `name ::= ...` is expected");
         return;
     }
     while (p->is_lark && (has(p, "?") || has(p, "!")))
         p->at++;
     size_t len = name_bytes(p, p->at);
-    struct name *name = name_of(p, p->text + p->at, len);
+    const char *text = p->text + p->at;
+    struct name *name = name_of(p, text, len);
     if (name && name->is_defined)
         refuse(p, ERR_INVALID, "a rule is defined twice");
+    p->is_terminal = is_terminal_name(text, len);
     p->at = (size_t)((const char *)memchr(p->text + p->at, ':', p->len - p->at) - p->text);
     p->at += p->is_lark ? 1 : 3;
     if (!name || is_stopped(p))
@@ -416,8 +603,13 @@ static void check_names(struct parser *p, const char *first, uint32_t *out)
         if (!p->names[i].is_defined)
             p->status = buf_why(p->why, ERR_INVALID, "grammar: rule %.*s is not defined",
                                 (int)p->names[i].len, p->names[i].text);
-    if (p->status == OK && root)
-        *out = expr_rule(p->e, root->rule);
+    if (p->status != OK || !root)
+        return;
+    *out = expr_rule(p->e, root->rule);
+    if (p->ignores) {
+        expr_define(p->e, p->gap, expr_repeat(p->e, p->ignored, 0, EXPR_MANY));
+        *out = expr_seq(p->e, expr_rule(p->e, p->gap), *out);
+    }
 }
 
 enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *out,
@@ -428,6 +620,9 @@ enum status front_ebnf(struct exprs *e, const char *text, size_t len, uint32_t *
     p.is_lark = memmem(text, len, "::=", 3) == NULL;
     p.names = calloc(NAMES_MAX, sizeof *p.names);
     p.slots = calloc(NAME_SLOTS, sizeof *p.slots);
+    p.ignores = p.is_lark && memmem(text, len, "%ignore", 7) != NULL;
+    p.ignored = expr_never(e);
+    p.gap = p.ignores ? expr_new_rule(e) : 0;
     if (!p.names || !p.slots)
         p.status = buf_why(why, ERR_NOMEM, "out of memory for the grammar");
     for (skip_space(&p); !is_stopped(&p) && p.at < p.len; skip_space(&p))

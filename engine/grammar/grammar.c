@@ -130,7 +130,7 @@ static enum status step_text(struct machine *m, const char *bytes, size_t len, u
     return s;
 }
 
-/* Read the token that grammar_run_feed() left. */
+/* Read what grammar_run_feed() or grammar_run_skip() left. */
 static enum status read_unread(struct grammar_run *r)
 {
     uint32_t config = r->config;
@@ -435,7 +435,11 @@ enum status grammar_run_skip(struct grammar_run *r, const char *text)
 
     if (!*text)
         return OK;
-    lock(g);
+    if (!lock_soon(g)) {
+        r->unread = text;
+        r->n_unread = strlen(text);
+        return OK;
+    }
     enum status s = leave_large(r);
     if (s == OK)
         s = step_text(r->cache->machine, text, strlen(text), &r->config);

@@ -74,7 +74,8 @@ struct grammar_run {
     uint32_t work;      /* of the mask at this place, once it is known */
     uint64_t credit;    /* work that masks may still take */
     uint64_t n_worked;  /* work of the masks so far */
-    const char *unread; /* [n_unread] bytes of the latest token, if the grammar has not read them */
+    const char *unread; /* [n_unread] bytes of the latest token, or of grammar_run_skip(), if the
+                           grammar has not read them */
     size_t n_unread;
     bool is_first; /* no token yet, at the beginning of a text: the tokenizer's dummy space is not
                       shown */
@@ -85,7 +86,8 @@ struct grammar_run {
 void grammar_run_init(struct grammar_run *r, struct grammar *g, bool continues);
 void grammar_run_copy(struct grammar_run *r, const struct grammar_run *from);
 void grammar_run_fini(struct grammar_run *r); /* fine on a zeroed struct */
-/* The text came before the answer's first token. ERR_INVALID: the grammar does not begin so. */
+/* The text, which outlives the run, came before the answer's first token. ERR_INVALID: the grammar
+ * does not begin so. Where another thread has the lock for long, the next mask reads the text. */
 NODISCARD enum status grammar_run_skip(struct grammar_run *r, const char *text);
 
 /* Write the mask of the ids that may come next: vocab_mask_n_words() words. ERR_UNSUPPORTED: no

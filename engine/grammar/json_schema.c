@@ -636,6 +636,24 @@ static uint32_t read_keywords(struct reader *r, const struct json *j)
     return js_get(j, "not") && find_part(j, &at) ? read_not(r, j) : read_types(r, j);
 }
 
+static bool has_combination(const struct json *j)
+{
+    static const char *const keys[] = {"$ref",
+                                       "anyOf",
+                                       "oneOf",
+                                       "allOf",
+                                       "not",
+                                       "if",
+                                       "dependentRequired",
+                                       "dependentSchemas",
+                                       "dependencies"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        if (js_get(j, keys[i]))
+            return true;
+    return false;
+}
+
 uint32_t read_schema(struct reader *r, const struct json *j)
 {
     uint32_t x;
@@ -650,12 +668,17 @@ uint32_t read_schema(struct reader *r, const struct json *j)
         return reader_refuse(r, ERR_INVALID, "a schema is no object", "");
     if (r->depth == DEPTH_MAX)
         return reader_refuse(r, ERR_TOO_LARGE, "schemas are nested too deeply", "");
+    const struct json *nullable = js_get(j, "nullable"); /* OpenAPI 3.0 */
+    bool takes_null = js_is(nullable, JS_BOOL) && js_bool(nullable);
+    if (takes_null && has_combination(j)) { /* whose parts need not take it */
+        static const char *const key = "nullable";
+        if (!(j = without(r, j, &key, 1)))
+            return EXPR_FAILED;
+    }
     r->depth++;
     x = read_keywords(r, j);
     r->depth--;
-    const struct json *nullable = js_get(j, "nullable"); /* OpenAPI 3.0 */
-    return js_is(nullable, JS_BOOL) && js_bool(nullable) ? expr_alt(r->e, x, reader_text(r, "null"))
-                                                         : x;
+    return takes_null ? expr_alt(r->e, x, reader_text(r, "null")) : x;
 }
 
 static struct reader *new_reader(struct exprs *e, const struct json *root, struct buf *why)

@@ -380,6 +380,82 @@ static enum status push_condition(struct json *to, const struct json *b)
     return s;
 }
 
+/* --- OpenAPI's nullable: null, whatever the other keywords say --- */
+
+static bool is_nullable(const struct json *j)
+{
+    const struct json *v = js_get(j, "nullable");
+
+    return js_is(v, JS_BOOL) && js_bool(v);
+}
+
+static bool is_null_word(const struct json *v)
+{
+    return js_is(v, JS_STRING) && strcmp(js_string(v, NULL), "null") == 0;
+}
+
+static bool list_has_null(const struct json *list, bool (*fits)(const struct json *))
+{
+    for (size_t i = 0; i < js_len(list); i++)
+        if (fits(js_at(list, i)))
+            return true;
+    return false;
+}
+
+static bool is_null(const struct json *v)
+{
+    return js_is(v, JS_NULL);
+}
+
+enum nulls { NULL_NO, NULL_YES, NULL_UNKNOWN };
+
+/* Whether null is a value of a schema that is not nullable, by the keywords that tell so; one of
+ * the combinations does not count. */
+static enum nulls takes_null(const struct json *j, const char *without)
+{
+    static const char *const combinations[] = {"$ref", "anyOf", "oneOf", "allOf", "not", "if"};
+    const struct json *type = js_get(j, "type"), *values = js_get(j, "enum");
+    const struct json *constant = js_get(j, "const");
+    bool is_list = js_is(type, JS_ARRAY);
+
+    if ((type && !(is_list ? list_has_null(type, is_null_word) : is_null_word(type))) ||
+        (js_is(values, JS_ARRAY) && !list_has_null(values, is_null)) ||
+        (constant && !js_is(constant, JS_NULL)))
+        return NULL_NO;
+    for (size_t i = 0; i < ARRAY_SIZE(combinations); i++)
+        if (js_get(j, combinations[i]) && strcmp(combinations[i], without) != 0)
+            return NULL_UNKNOWN;
+    return NULL_YES;
+}
+
+/* {"anyOf": [j without two keywords, {"type": "null"}]} */
+static enum status spell_out_null(struct json **out, const struct json *j, const char *without)
+{
+    struct json *to = js_new_object(), *bare = js_new_object(), *null = js_new_object();
+    struct json *list = js_new_array();
+    enum status s = to && bare && null && list ? OK : ERR_NOMEM;
+
+    for (void *it = js_first(j); it && s == OK; it = js_next(j, it))
+        if (strcmp(js_it_key(it), without) != 0 && strcmp(js_it_key(it), "nullable") != 0)
+            s = keep(bare, js_it_key(it), js_it_value(it));
+    if (s == OK)
+        s = js_set(null, "type", js_new_string("null", 4));
+    if (s == OK)
+        s = js_push(list, js_ref(bare));
+    if (s == OK)
+        s = js_push(list, js_ref(null));
+    if (s == OK)
+        s = js_set(to, "anyOf", js_ref(list));
+    js_unref(list);
+    js_unref(null);
+    js_unref(bare);
+    if (s == OK)
+        *out = to;
+    else
+        js_unref(to);
+    return s;
+}
+
 static enum status join_all(struct json *to, const struct json *b, bool *never, char *conflict,
                             size_t size)
 {
@@ -387,7 +463,8 @@ static enum status join_all(struct json *to, const struct json *b, bool *never, 
     enum status s = has_condition ? push_condition(to, b) : OK;
 
     for (void *it = js_first(b); s == OK && it && !*never; it = js_next(b, it)) {
-        if (js_get(to, "if") && has_condition && is_condition(js_it_key(it)))
+        if ((js_get(to, "if") && has_condition && is_condition(js_it_key(it))) ||
+            strcmp(js_it_key(it), "nullable") == 0)
             continue;
         s = join(to, js_it_key(it), js_it_value(it), never);
         if (s == ERR_UNSUPPORTED)
@@ -396,7 +473,8 @@ static enum status join_all(struct json *to, const struct json *b, bool *never, 
     return s;
 }
 
-enum status schema_merge(struct json **out, const struct json *a, const struct json *b,
+/* schema_merge() of schemas of which at most the result is nullable. */
+static enum status merge(struct json **out, const struct json *a, const struct json *b,
                          const char *without, char *conflict, size_t size)
 {
     bool never = schema_is_false(a) || schema_is_false(b);
@@ -417,7 +495,7 @@ enum status schema_merge(struct json **out, const struct json *a, const struct j
         return ERR_NOMEM;
     for (void *it = !never && js_is(a, JS_OBJECT) ? js_first(a) : NULL; s == OK && it;
          it = js_next(a, it))
-        if (strcmp(js_it_key(it), without) != 0)
+        if (strcmp(js_it_key(it), without) != 0 && strcmp(js_it_key(it), "nullable") != 0)
             s = keep(to, js_it_key(it), js_it_value(it));
     if (s == OK && !never && js_is(b, JS_OBJECT))
         s = join_all(to, b, &never, conflict, size);
@@ -435,5 +513,43 @@ enum status schema_merge(struct json **out, const struct json *a, const struct j
         *out = to;
     else
         js_unref(to);
+    return s;
+}
+
+/* null is a value of both where each schema takes it. A combination that may take it is joined with
+ * the other schema's null spelled out. */
+enum status schema_merge(struct json **out, const struct json *a, const struct json *b,
+                         const char *without, char *conflict, size_t size)
+{
+    bool of_a = is_nullable(a), of_b = is_nullable(b);
+    enum nulls other = of_a == of_b ? (of_a ? NULL_YES : NULL_NO)
+                       : of_a       ? takes_null(b, "")
+                                    : takes_null(a, without);
+    struct json *spelled = NULL;
+    enum status s;
+
+    *out = NULL;
+    if (other == NULL_UNKNOWN) {
+        s = spell_out_null(&spelled, of_a ? a : b, of_a ? without : "");
+        if (s == OK)
+            s = merge(out, of_a ? spelled : a, of_a ? b : spelled, of_a ? "" : without, conflict,
+                      size);
+        js_unref(spelled);
+        return s;
+    }
+    s = merge(out, a, b, without, conflict, size);
+    if (s != OK || other != NULL_YES)
+        return s;
+    if (schema_is_false(*out)) { /* null alone is left */
+        js_unref(*out);
+        *out = js_new_object();
+        s = *out ? js_set(*out, "type", js_new_string("null", 4)) : ERR_NOMEM;
+    } else {
+        s = js_set(*out, "nullable", js_new_bool(true));
+    }
+    if (s != OK) {
+        js_unref(*out);
+        *out = NULL;
+    }
     return s;
 }

@@ -31,7 +31,7 @@ struct model_family {
     const char *const *architectures; /* config.json's `architectures`; ends with NULL */
     const char *const *model_types;   /* `model_type`, where there are none; ends with NULL */
     const char *embedding;            /* tensor whose type counts as the checkpoint's */
-    bool is_encoder; /* engine/run/encoder.h runs it instead of forward.h: for embeddings only */
+    bool is_encoder; /* engine/run/encoder.h runs it instead of forward.h: it makes no tokens */
 
     /* Read config.json into m, usually with model_read_common(); refuse what run_layer() cannot
      * compute. Fields that no other family has go into m->own. */
@@ -62,7 +62,9 @@ extern const struct model_family family_olmo2;
 extern const struct model_family family_granite;
 extern const struct model_family family_stablelm;
 extern const struct model_family family_bert;
+extern const struct model_family family_bert_labels;
 extern const struct model_family family_roberta;
+extern const struct model_family family_roberta_labels;
 extern const struct model_family family_mixtral;
 extern const struct model_family family_qwen2_moe;
 extern const struct model_family family_qwen3_moe;
@@ -81,6 +83,9 @@ NODISCARD enum status model_read_rope(const struct json *j, struct model_config 
  * file lists layer_types, the layers with a window; *listed: it does. To be called after
  * model_read_common(). */
 NODISCARD enum status model_read_window(const struct json *j, struct model_config *m, bool *listed,
+                                        struct buf *why);
+/* The labels of a model that classifies texts: what id2label or num_labels says, else 2. */
+NODISCARD enum status model_read_labels(const struct json *j, struct model_config *m,
                                         struct buf *why);
 /* Check that the activation (hidden_act) is `name`. */
 NODISCARD enum status model_check_activation(const struct json *j, const char *name,

@@ -1,7 +1,9 @@
 /* family_bert.c - encoders: BERT (Devlin et al., 2018), RoBERTa (Liu et al., 2019) and XLM-RoBERTa
  * (Conneau et al., 2019). Each token sees all others, positions are a table of the embedding, and
  * the norms are behind the parts of a layer. There is no output layer: engine/run/encoder.h gives
- * the last hidden states.
+ * the last hidden states, or, of a model that classifies texts, the logits of its labels: a product
+ * and tanh on the first token's state, and a second product. BERT calls the first one its pooler;
+ * in RoBERTa both are parts of the classifier.
  *
  * The tensors of BERT and of the two others are named alike but for the first part, which a
  * checkpoint may leave out. The first rows of RoBERTa's table of positions are not used: its
@@ -14,7 +16,7 @@
 enum buffer { QKV, ATTN, FFN, N_BUFFERS };
 
 /* Places in model_config.own. */
-enum own { OWN_FIRST_POSITION, OWN_N_TYPES };
+enum own { OWN_FIRST_POSITION };
 
 struct bert_layer {
     struct weight qkv; /* [3 D, D] */
@@ -93,7 +95,7 @@ static enum status read_config(const struct json *j, struct model_config *m, str
         return buf_why(why, ERR_INVALID, "max_position_embeddings %u is above %d", m->max_pos,
                        1 << 20);
     m->tied = 0; /* to an output layer that is not computed */
-    m->own[OWN_N_TYPES] = (uint64_t)n_types;
+    m->n_types = (uint32_t)n_types;
     for (uint32_t i = 0; i < m->n_layers; i++)
         model_add_layer(m->no_rope, i);
     return OK;
@@ -116,6 +118,21 @@ static enum status read_config_roberta(const struct json *j, struct model_config
     m->own[OWN_FIRST_POSITION] = (uint64_t)padding + 1;
     m->max_pos -= (uint32_t)padding + 1;
     return OK;
+}
+
+static enum status read_config_labels(const struct json *j, struct model_config *m, struct buf *why)
+{
+    enum status s = read_config(j, m, why);
+
+    return s == OK ? model_read_labels(j, m, why) : s;
+}
+
+static enum status read_config_roberta_labels(const struct json *j, struct model_config *m,
+                                              struct buf *why)
+{
+    enum status s = read_config_roberta(j, m, why);
+
+    return s == OK ? model_read_labels(j, m, why) : s;
 }
 
 /* --- weights --- */
@@ -155,7 +172,7 @@ static enum status plan_layer(struct loader *l, struct bert_layer *y, const char
 static enum status plan_embeddings(struct loader *l, const char *root)
 {
     const struct model_config *m = plan_model(l);
-    uint32_t n_types = (uint32_t)m->own[OWN_N_TYPES], first = (uint32_t)m->own[OWN_FIRST_POSITION];
+    uint32_t first = (uint32_t)m->own[OWN_FIRST_POSITION];
     char prefix[64], name[96];
     enum status s = plan_embedding(l, m->family->embedding);
 
@@ -164,8 +181,8 @@ static enum status plan_embeddings(struct loader *l, const char *root)
     if (s == OK)
         s = plan_positions(l, first, m->max_pos, name);
     snprintf(name, sizeof name, "%stoken_type_embeddings.weight", prefix);
-    if (s == OK && n_types > 0)
-        s = plan_types(l, n_types, name);
+    if (s == OK && m->n_types > 0)
+        s = plan_types(l, m->n_types, name);
     return s == OK ? plan_embedding_norm(l, prefix, "LayerNorm") : s;
 }
 
@@ -193,6 +210,20 @@ static enum status plan_bert(struct loader *l)
 static enum status plan_roberta(struct loader *l)
 {
     return plan_all(l, "roberta");
+}
+
+static enum status plan_bert_labels(struct loader *l)
+{
+    enum status s = plan_bert(l);
+
+    return s == OK ? plan_labels(l, "bert.pooler.dense", "classifier") : s;
+}
+
+static enum status plan_roberta_labels(struct loader *l)
+{
+    enum status s = plan_roberta(l);
+
+    return s == OK ? plan_labels(l, "classifier.dense", "classifier.out_proj") : s;
 }
 
 /* --- a layer --- */
@@ -251,6 +282,19 @@ const struct model_family family_bert = {
     .count_work = count_work,
 };
 
+const struct model_family family_bert_labels = {
+    .name = "bert-labels",
+    .architectures = (const char *const[]){"BertForSequenceClassification", NULL},
+    .model_types = (const char *const[]){NULL},
+    .embedding = "bert.embeddings.word_embeddings.weight",
+    .is_encoder = true,
+    .read_config = read_config_labels,
+    .plan_weights = plan_bert_labels,
+    .plan_buffers = plan_buffers,
+    .run_layer = run_layer,
+    .count_work = count_work,
+};
+
 const struct model_family family_roberta = {
     .name = "roberta",
     .architectures = (const char *const[]){"XLMRobertaModel", "RobertaModel",
@@ -260,6 +304,20 @@ const struct model_family family_roberta = {
     .is_encoder = true,
     .read_config = read_config_roberta,
     .plan_weights = plan_roberta,
+    .plan_buffers = plan_buffers,
+    .run_layer = run_layer,
+    .count_work = count_work,
+};
+
+const struct model_family family_roberta_labels = {
+    .name = "roberta-labels",
+    .architectures = (const char *const[]){"XLMRobertaForSequenceClassification",
+                                           "RobertaForSequenceClassification", NULL},
+    .model_types = (const char *const[]){NULL},
+    .embedding = "roberta.embeddings.word_embeddings.weight",
+    .is_encoder = true,
+    .read_config = read_config_roberta_labels,
+    .plan_weights = plan_roberta_labels,
     .plan_buffers = plan_buffers,
     .run_layer = run_layer,
     .count_work = count_work,

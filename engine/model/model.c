@@ -68,6 +68,8 @@ static const struct field rows[] = {
     ROW(shared_dim, "shared_dim", FIELD_U32, COMPUTED),
     ROW(shared_gate, "shared_gate", FIELD_U32, COMPUTED),
     ROW(renormalize, "renormalize", FIELD_U32, COMPUTED),
+    ROW(n_types, "n_types", FIELD_U32, COMPUTED, .not_of_kv = true),
+    ROW(n_labels, "n_labels", FIELD_U32, COMPUTED, .not_of_kv = true),
     ROW(windowed, "windowed", FIELD_U32, COMPUTED),
     ROW(no_rope, "no_rope", FIELD_U32, COMPUTED),
     ROW(no_experts, "no_experts", FIELD_U32, COMPUTED),
@@ -269,6 +271,23 @@ enum status model_read_window(const struct json *j, struct model_config *m, bool
     m->window = window < (int64_t)m->max_pos ? (uint32_t)window : 0;
     *listed = types != NULL;
     return s == OK && types ? read_layer_types(types, m, why) : s;
+}
+
+enum status model_read_labels(const struct json *j, struct model_config *m, struct buf *why)
+{
+    const struct json *names = js_get_set(j, "id2label");
+    int64_t n = 2;
+    enum status s = js_get_i64(j, "num_labels", 1, MODEL_N_LABELS_MAX, &n, why);
+
+    if (s != OK)
+        return s;
+    if (names && !js_is(names, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "id2label: expected an object");
+    if (names && (js_len(names) == 0 || js_len(names) > MODEL_N_LABELS_MAX))
+        return buf_why(why, ERR_INVALID, "id2label: %zu labels, expected 1 to %d", js_len(names),
+                       MODEL_N_LABELS_MAX);
+    m->n_labels = names ? (uint32_t)js_len(names) : (uint32_t)n;
+    return OK;
 }
 
 enum status model_check_activation(const struct json *j, const char *name, struct buf *why)

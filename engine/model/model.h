@@ -19,6 +19,7 @@
 #define MODEL_OWN_WORDS 8
 
 #define MODEL_N_LAYERS_MAX 1000
+#define MODEL_N_LABELS_MAX 4096
 #define MODEL_LAYER_WORDS 32 /* of a set of layers, one bit each */
 #define MODEL_ROPE_PAIRS_MAX 128
 
@@ -82,6 +83,8 @@ struct model_config {
     uint32_t shared_dim;  /* F of the part that every row goes to; 0: none */
     uint32_t shared_gate; /* 0 or 1: that part has a gate, the sigmoid of one product */
     uint32_t renormalize; /* 0 or 1: weights of a row's experts are divided by their sum */
+    uint32_t n_types;     /* token types of an encoder */
+    uint32_t n_labels;    /* of a model that classifies texts; 0: another model */
     uint32_t windowed[MODEL_LAYER_WORDS];   /* layers with a window */
     uint32_t no_rope[MODEL_LAYER_WORDS];    /* layers without rotary positions */
     uint32_t no_experts[MODEL_LAYER_WORDS]; /* dense layers of a mixture of experts */

@@ -60,6 +60,10 @@ struct weights {
     struct weight positions;                     /* [max_pos, D] */
     struct weight types;                         /* [n_types, D]; data is NULL if there are none */
     float *embedding_norm, *embedding_norm_bias; /* [D] */
+    /* Of models that classify texts; else zeros. Both are f32. */
+    struct weight pooler; /* [D, D] */
+    struct weight labels; /* [n_labels, D] */
+    float *pooler_bias, *labels_bias;
     uint64_t n_params;
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded: codes,

@@ -508,6 +508,23 @@ enum status plan_types(struct loader *l, uint32_t n, const char *tensor)
     return plan_table(l, &l->w->types, n, tensor);
 }
 
+static enum status plan_f32(struct loader *l, struct weight *w, float **bias, const char *name,
+                            uint32_t rows)
+{
+    const struct plan_part part = {name, rows};
+    enum status s = plan_router(l, w, plan_model(l)->dim, "", &part);
+
+    return s == OK ? plan_norm_bias(l, bias, rows, "", name) : s;
+}
+
+enum status plan_labels(struct loader *l, const char *pooler, const char *labels)
+{
+    struct weights *w = l->w;
+    enum status s = plan_f32(l, &w->pooler, &w->pooler_bias, pooler, plan_model(l)->dim);
+
+    return s == OK ? plan_f32(l, &w->labels, &w->labels_bias, labels, plan_model(l)->n_labels) : s;
+}
+
 enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name)
 {
     uint32_t dim = plan_model(l)->dim;

@@ -67,6 +67,10 @@ NODISCARD enum status plan_positions(struct loader *l, uint32_t first, uint32_t 
 NODISCARD enum status plan_types(struct loader *l, uint32_t n, const char *tensor);
 /* Plan weights->embedding_norm and its bias. */
 NODISCARD enum status plan_embedding_norm(struct loader *l, const char *prefix, const char *name);
+/* Plan the two products that turn the first hidden state into logits of labels: weights->pooler
+ * from tensors POOLER.weight and .bias, weights->labels from LABELS.weight and .bias. Any
+ * device. */
+NODISCARD enum status plan_labels(struct loader *l, const char *pooler, const char *labels);
 /* Name the weight that a step multiplies first: the output product of the step before fetches it
  * early. */
 void plan_first_product(struct loader *l, const struct weight *w);

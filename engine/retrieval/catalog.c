@@ -30,7 +30,7 @@ static const char *const migrations[] = {
     "CREATE TABLE texts (row INTEGER PRIMARY KEY, text TEXT NOT NULL);"
     "CREATE TABLE embeddings (row INTEGER PRIMARY KEY, vector BLOB NOT NULL);"
     "CREATE VIRTUAL TABLE words USING fts5 (title, text, content='',"
-    " tokenize='" STORE_TOKENIZER "');"
+    " tokenize='unicode61 remove_diacritics 2');"
 
     "CREATE TABLE preambles (row INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, id TEXT NOT NULL,"
     " body TEXT NOT NULL, version INTEGER NOT NULL, created_s INTEGER NOT NULL,"
@@ -57,6 +57,18 @@ static const char *const migrations[] = {
     "CREATE TABLE digests (bucket INTEGER PRIMARY KEY, digest INTEGER NOT NULL);"
     "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 255)"
     " INSERT INTO digests SELECT i, 0 FROM n;",
+
+    /* Words of Chinese, Japanese and Thai: the tokenizer is another one, so all words are indexed
+     * again. */
+    "DROP TABLE words;"
+    "CREATE VIRTUAL TABLE words USING fts5 (title, text, content='',"
+    " tokenize='" STORE_TOKENIZER "');"
+    "INSERT INTO words (rowid, title, text)"
+    " SELECT d.row, d.title, t.text FROM documents d JOIN texts t ON t.row = d.row;"
+    "UPDATE documents SET n_words = n_words(title) + n_words((SELECT text FROM texts t"
+    " WHERE t.row = documents.row));"
+    "UPDATE tenants SET n_changes = n_changes + 1, n_words ="
+    " (SELECT coalesce(sum(d.n_words), 0) FROM documents d WHERE d.tenant = no);",
 };
 
 #define COLUMNS                                                                                    \

@@ -1,6 +1,8 @@
 #include "engine/run/encoder.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "engine/model/family.h"
@@ -10,7 +12,9 @@ struct encoder {
     struct device *device;
     struct layer_step step; /* its buffers are owned here */
     struct kv_pool pool;    /* of one layer; token i lies in block i / KV_BLOCK_TOKENS */
-    uint32_t *zeros, *pos, *slot_block, *slot_offset; /* [n_tokens_max] */
+    uint32_t *types, *pos, *slot_block, *slot_offset; /* [n_tokens_max] */
+    float *pooled; /* [D], of models that classify, as the next */
+    float *logits; /* [n_labels] */
     uint32_t *blocks;
     struct attn_segment *segments;
     struct attn_seq seq;
@@ -37,20 +41,26 @@ static enum status alloc_buffers(struct encoder *e)
         if (!(p->buffer[i] = device_alloc(e->device, rows * widths[i] * sizeof(float))))
             return ERR_NOMEM;
     e->pool.base = device_alloc(e->device, e->pool.n_blocks * kv_block_bytes(&e->pool));
-    return e->pool.base ? OK : ERR_NOMEM;
+    if (!e->pool.base)
+        return ERR_NOMEM;
+    if (e->c.model->n_labels == 0)
+        return OK;
+    e->pooled = device_alloc(e->device, dim * sizeof(float));
+    e->logits = device_alloc(e->device, e->c.model->n_labels * sizeof(float));
+    return e->pooled && e->logits ? OK : ERR_NOMEM;
 }
 
 static enum status alloc_arrays(struct encoder *e)
 {
     uint32_t n = e->c.n_tokens_max;
 
-    e->zeros = calloc(n, sizeof *e->zeros);
+    e->types = calloc(n, sizeof *e->types);
     e->pos = calloc(n, sizeof *e->pos);
     e->slot_block = calloc(n, sizeof *e->slot_block);
     e->slot_offset = calloc(n, sizeof *e->slot_offset);
     e->blocks = calloc(e->pool.n_blocks, sizeof *e->blocks);
     e->segments = calloc(n_parts(n, KV_SEGMENT_TOKENS_MAX), sizeof *e->segments);
-    if (!e->zeros || !e->pos || !e->slot_block || !e->slot_offset || !e->blocks || !e->segments)
+    if (!e->types || !e->pos || !e->slot_block || !e->slot_offset || !e->blocks || !e->segments)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < n; i++) {
         e->pos[i] = i;
@@ -115,7 +125,9 @@ void encoder_destroy(struct encoder *e)
     for (size_t i = 0; i < LAYER_N_BUFFERS_MAX; i++)
         device_free(e->device, e->step.buffer[i]);
     device_free(e->device, e->pool.base);
-    free(e->zeros);
+    free(e->types);
+    device_free(e->device, e->pooled);
+    device_free(e->device, e->logits);
     free(e->pos);
     free(e->slot_block);
     free(e->slot_offset);
@@ -169,7 +181,17 @@ static enum status add_rows(struct encoder *e, const struct weight *table, const
     return s == OK ? layer_scale(p, p->n_rows, e->c.model->dim, p->xn, 1, 0, true, p->x) : s;
 }
 
-enum status encoder_run(struct encoder *e, const uint32_t *ids, uint32_t n, const float **hidden)
+/* Types 0, then 1. A table with one row has no second type. */
+static void set_types(struct encoder *e, uint32_t n, uint32_t n_first)
+{
+    bool has_second = e->c.weights->types.n > 1;
+
+    for (uint32_t i = 0; i < n; i++)
+        e->types[i] = i >= n_first && has_second;
+}
+
+enum status encoder_run(struct encoder *e, const uint32_t *ids, uint32_t n, uint32_t n_first,
+                        const float **hidden)
 {
     const struct weights *w = e->c.weights;
     struct layer_step *p = &e->step;
@@ -177,15 +199,37 @@ enum status encoder_run(struct encoder *e, const uint32_t *ids, uint32_t n, cons
 
     ASSERT(n > 0 && n <= e->c.n_tokens_max);
     set_length(e, n);
+    set_types(e, n, n_first);
     s = look_up(e, &w->embedding, ids, p->x);
     if (s == OK)
         s = add_rows(e, &w->positions, e->pos);
     if (s == OK)
-        s = add_rows(e, &w->types, e->zeros);
+        s = add_rows(e, &w->types, e->types);
     if (s == OK)
         s = layer_norm_with(p, n, p->x, w->embedding_norm, w->embedding_norm_bias, false, p->x);
     for (uint32_t layer = 0; s == OK && layer < e->c.model->n_layers; layer++)
         s = e->c.model->family->run_layer(p, layer);
     *hidden = p->x;
+    return s;
+}
+
+enum status encoder_classify(struct encoder *e, const uint32_t *ids, uint32_t n, uint32_t n_first,
+                             float *logits)
+{
+    const struct weights *w = e->c.weights;
+    const struct model_config *m = e->c.model;
+    const float *hidden;
+    enum status s;
+
+    ASSERT(m->n_labels > 0);
+    s = encoder_run(e, ids, n, n_first, &hidden);
+    if (s == OK)
+        s = layer_product(&e->step, 1, hidden, &w->pooler, &w->labels, w->pooler_bias, e->pooled);
+    for (uint32_t i = 0; s == OK && i < m->dim; i++)
+        e->pooled[i] = tanhf(e->pooled[i]);
+    if (s == OK)
+        s = layer_product(&e->step, 1, e->pooled, &w->labels, NULL, w->labels_bias, e->logits);
+    if (s == OK)
+        memcpy(logits, e->logits, m->n_labels * sizeof *logits);
     return s;
 }

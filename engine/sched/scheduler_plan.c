@@ -58,6 +58,7 @@ struct making {
     uint32_t n_tokens_left;
     uint32_t n_decodes_to_come; /* running decodes that choose() has not reached */
     uint32_t n_items, n_chunks, n_preempt;
+    uint32_t n_finishing; /* sequences whose first token comes with this step */
     uint32_t n_for_memory;
     uint32_t n_passed_over, n_loading, n_sharing;
     uint32_t n_lagging; /* preempted ones at the end of s->preempt: lags_behind() */
@@ -154,8 +155,10 @@ static void add_item(struct making *m, uint32_t slot, uint32_t n, uint32_t n_cac
     const struct entry *e = &s->entries[slot];
     uint32_t n_before = admit ? n_cached : entry_computed(e);
     struct plan_item item = {slot, n, n_cached, admit, admit && !e->has_run};
+    uint32_t left = entry_known(e) - n_before;
 
-    if (entry_known(e) - n_before == 1)
+    m->n_finishing += n == left && (admit || left > 1);
+    if (left == 1)
         s->items[m->n_items++] = item;
     else
         s->chunks[m->n_chunks++] = item;
@@ -196,6 +199,28 @@ static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t
     return fits;
 }
 
+/* Whether the step ends before this chunk of n tokens, which leaves some of its prompt: prompts
+ * that are complete with the step get their first token earlier, each by the time of the chunk, and
+ * all others wait for the fixed cost of one more step. So a cached prompt does not wait for 500
+ * tokens of another one, while many waiting sequences share the fixed costs. The chunk of a
+ * sequence that is starving or late is not put off. */
+static bool ends_before(const struct making *m, const struct entry *e, uint32_t n_before,
+                        uint32_t left, uint32_t n)
+{
+    const struct scheduler *s = m->s;
+    struct cost_step longer = m->step;
+    uint32_t n_all = s->n_running_of[SCHED_USUAL] + s->n_waiting_of[SCHED_USUAL];
+
+    if (m->n_finishing == 0 || n == left || m->class != SCHED_USUAL || e->is_urgent || e->is_due ||
+        s->variant == MLFQ_RELEASED)
+        return false;
+    cost_step_add(&longer, s->config.cost, n_before, n);
+    double chunk_s = cost_model_step_seconds(s->config.cost, &longer) -
+                     cost_model_step_seconds(s->config.cost, &m->step);
+    double fixed_s = cost_model_seconds(s->config.cost, n_before, n) - chunk_s;
+    return chunk_s * m->n_finishing > fixed_s * (n_all - m->n_finishing);
+}
+
 /* --- one sequence --- */
 
 /* Whether others have computed blocks that the running sequence would compute again: it began with
@@ -230,7 +255,7 @@ static void choose_running(struct making *m, uint32_t i)
         return;
     }
     m->n_chosen++;
-    if (n == 0)
+    if (n == 0 || ends_before(m, e, entry_computed(e), left, n))
         return; /* it keeps its place and its blocks */
     if (left > 1)
         cost_step_add(&m->step, s->config.cost, entry_computed(e), n);
@@ -302,7 +327,7 @@ static void choose_waiting(struct making *m, uint32_t slot, uint32_t i)
     if (computed_by_other(m, slot, n_cached))
         return;
     n = chunk_tokens(m, n_cached, left);
-    if (n == 0) {
+    if (n == 0 || ends_before(m, e, n_cached, left, n)) {
         m->closed = true;
         return;
     }

@@ -107,6 +107,16 @@ enum reasoning_place reasoning_place_of(const struct reasoning_format *f, const 
     return REASONING_MAY_BEGIN;
 }
 
+/* Of messages: thoughts that go on, thoughts that are just over, or something else. */
+static enum reasoning_place place_of_messages(const struct reasoning_parser *p)
+{
+    if (p->message == MESSAGE_THOUGHTS)
+        return REASONING_BEGAN;
+    bool is_behind = p->message == MESSAGE_NONE && p->thoughts_at > 0 &&
+                     p->thoughts_at == p->n_fed - p->held.len;
+    return is_behind ? REASONING_MAY_BEGIN : REASONING_ENDED;
+}
+
 enum reasoning_place reasoning_place_in(const struct reasoning_format *f, const char *text,
                                         size_t len)
 {
@@ -120,9 +130,12 @@ enum reasoning_place reasoning_place_in(const struct reasoning_format *f, const 
     reasoning_parser_init(&p, &marked, REASONING_MAY_BEGIN);
     s = reasoning_parser_feed(&p, text, len, &unused, &unused);
     bool is_inside = s == OK && p.has_begun && p.end_at == UINT64_MAX;
+    enum reasoning_place place = is_inside ? REASONING_BEGAN : REASONING_ENDED;
+    if (s == OK && f->has_channels)
+        place = place_of_messages(&p);
     reasoning_parser_fini(&p);
     buf_fini(&unused);
-    return is_inside ? REASONING_BEGAN : REASONING_ENDED;
+    return place;
 }
 
 const char *reasoning_prefix(const struct reasoning_format *f, enum reasoning_place place)

@@ -45,7 +45,7 @@
 #define TOOL_NAME_BYTES_MAX 64u
 #define TOOLS_MAX 128u /* of a request */
 
-#define TOOL_WORDS_MAX 5
+#define TOOL_WORDS_MAX 6
 
 enum call_syntax {
     CALLS_JSON,  /* an object with the name and the arguments */

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "server/api/answer_documents.h"
+#include "server/api/answer_service.h"
 #include "server/api/call.h"
 #include "server/http/error.h"
 #include "server/api/render.h"
@@ -25,6 +26,10 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
                  call->created_s);
     write_json(w, call->params.model, strlen(call->params.model));
     write_format(w, ",\"system_fingerprint\":\"%s\"", call->srv->system_fingerprint);
+    if (call->params.names_request) { /* as vLLM, where the body is vLLM's own */
+        write_puts(w, ",\"request_id\":");
+        write_json(w, call->id, strlen(call->id));
+    }
     /* As OpenAI's, the answer names the tier when the request asked for one. Tarn has one tier. */
     if (is_chat(call) && call->params.has_service_tier)
         write_puts(w, ",\"service_tier\":\"default\"");
@@ -126,14 +131,14 @@ static void write_token_ids(struct writer *w, const struct call *call, const str
     write_puts(w, "]");
 }
 
-static void write_finish(struct writer *w, const struct choice *c)
+static void write_finish(struct writer *w, const struct call *call, const struct choice *c)
 {
     const struct stopping *st = &c->request->stopping;
-
+    const char *calls = call->params.tools.is_old ? "function_call" : "tool_calls";
     bool is_calls = c->finish == FINISH_STOP && tool_answer_n_calls(c->tools) > 0;
 
     write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":",
-                 is_calls ? "tool_calls" : finish_reason_name(c->finish));
+                 is_calls ? calls : finish_reason_name(c->finish));
     if (c->finish == FINISH_STOP && c->request->stop_string >= 0) {
         const struct detok_stop *stop = &st->stops[c->request->stop_string];
         write_json(w, stop->text, stop->len);
@@ -178,7 +183,7 @@ static void write_choice(struct writer *w, const struct call *call, const struct
         write_json(w, buf_str(&c->text), c->text.len);
     }
     write_logprobs(w, call, c);
-    write_finish(w, c);
+    write_finish(w, call, c);
     write_token_ids(w, call, c);
     if (!is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(w, c);
@@ -214,6 +219,7 @@ static enum status write_whole(struct call *call, struct buf *out)
         write_prompt_ids(&w, &call->choices[0]);
     if (is_chat(call))
         write_ranked(&w, call, &call->choices[0]);
+    answer_write_service(&w, call);
     write_puts(&w, "}");
     return w.status;
 }
@@ -317,7 +323,7 @@ static enum status write_end(struct call *call, const struct choice *c, struct b
     begin_frame(&w, call, c);
     write_puts(&w, is_chat(call) ? ",\"delta\":{},\"logprobs\":null"
                                  : ",\"text\":\"\",\"logprobs\":null");
-    write_finish(&w, c);
+    write_finish(&w, call, c);
     answer_write_citations(&w, call, c);
     write_puts(&w, "}]");
     end_frame(&w, call);
@@ -330,10 +336,11 @@ static enum status write_end_of_stream(struct call *call, struct buf *out)
 {
     struct writer w = {out, OK};
 
-    if (call->params.include_usage) {
+    if (call->params.include_usage || answer_has_service(call)) {
         write_buf(&w, &call->frame_head);
         write_puts(&w, "],");
         write_usage(&w, call);
+        answer_write_service(&w, call);
         write_puts(&w, "}\n\n");
     }
     write_puts(&w, FRAME_DONE);
@@ -356,6 +363,9 @@ static enum status write_error(struct call *call, enum status s, const char *wor
     .error = write_error, .prompts = render_write
 
 const struct shape answer_chat = {
-    .name = "chat", .id_prefix = "chatcmpl", .kind = PARAMS_CHAT, COMMON};
-const struct shape answer_completion = {
-    .name = "completions", .id_prefix = "cmpl", .kind = PARAMS_COMPLETION, COMMON};
+    .name = "chat", .id_prefix = "chatcmpl", .kind = PARAMS_CHAT, .takes_id = true, COMMON};
+const struct shape answer_completion = {.name = "completions",
+                                        .id_prefix = "cmpl",
+                                        .kind = PARAMS_COMPLETION,
+                                        .takes_id = true,
+                                        COMMON};

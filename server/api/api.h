@@ -18,6 +18,7 @@ void api_chat(struct server *srv, struct http_exchange *x);
 void api_chat_render(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
 void api_completions_render(struct server *srv, struct http_exchange *x);
+void api_generate(struct server *srv, struct http_exchange *x);
 void api_messages(struct server *srv, struct http_exchange *x);
 void api_count_tokens(struct server *srv, struct http_exchange *x);
 void api_responses(struct server *srv, struct http_exchange *x);
@@ -25,8 +26,11 @@ void api_response_tokens(struct server *srv, struct http_exchange *x);
 void api_response(struct server *srv, struct http_exchange *x); /* /v1/responses/{id} */
 void api_response_cancel(struct server *srv, struct http_exchange *x);
 void api_response_delete(struct server *srv, struct http_exchange *x);
+void api_abort(struct server *srv, struct http_exchange *x);
 void api_embeddings(struct server *srv, struct http_exchange *x);
 void api_rerank(struct server *srv, struct http_exchange *x);
+void api_score(struct server *srv, struct http_exchange *x);
+void api_classify(struct server *srv, struct http_exchange *x);
 void api_media(struct server *srv, struct http_exchange *x); /* 501 */
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);
@@ -37,6 +41,7 @@ void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
 void api_version(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
+void api_cache_reset(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_instances(struct server *srv, struct http_exchange *x);
 void api_documents(struct server *srv, struct http_exchange *x); /* the list */

@@ -328,6 +328,12 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
     api_reply(x, &w);
 }
 
+/* vLLM's and SGLang's way to forget all. Their parameters have no meaning here. */
+void api_cache_reset(struct server *srv, struct http_exchange *x)
+{
+    forget_all(srv, x);
+}
+
 /* Forget ?span=KEY, or all without a query. An unknown parameter is refused, because forgetting all
  * would not be what its sender meant. */
 void api_cache_forget(struct server *srv, struct http_exchange *x)

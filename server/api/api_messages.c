@@ -6,6 +6,7 @@
 #include "server/api/call.h"
 #include "server/api/lookup.h"
 #include "server/api/messages_request.h"
+#include "server/api/preamble_use.h"
 #include "server/server.h"
 
 static enum status read_chat(struct call *call, struct json *chat, struct buf *why)
@@ -33,13 +34,18 @@ static enum status read_body(struct call *call, const struct json *body, bool co
                              struct buf *why)
 {
     struct json *chat;
-    enum status s = messages_to_chat(&chat, body, counts, why);
+    enum status s;
 
+    if (preamble_is_named(body))
+        return preamble_use_begin(call, PREAMBLE_MESSAGES, body, why);
+    s = messages_to_chat(&chat, body, counts, why);
     if (s != OK)
         return s;
     if (messages_state_attach(call, chat) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    s = read_chat(call, chat, why);
+    s = preamble_add_tools(call, chat, why);
+    if (s == OK)
+        s = read_chat(call, chat, why);
     messages_find_unknown(&call->params.unknown, body);
     return s;
 }

@@ -65,10 +65,22 @@ static void write_model(struct writer *w, const struct server *srv, const char *
     write_entry(w, srv, name, srv->config->model, srv->info->max_model_len);
 }
 
-static void write_embedding_model(struct writer *w, const struct server *srv, const char *name)
+static void write_further_model(struct writer *w, const struct server *srv,
+                                const struct embeddings *e, const char *name)
 {
-    write_entry(w, srv, name, srv->config->embedding_model,
-                embedder_max_tokens(embeddings_embedder(srv->embeddings)));
+    write_entry(w, srv, name, embeddings_path(e), embedder_max_tokens(embeddings_embedder(e)));
+}
+
+/* List a further model, unless a name of the first one hides its own. */
+static void list_further_model(struct writer *w, const struct server *srv,
+                               const struct embeddings *e)
+{
+    const char *name = e ? embeddings_name(e) : NULL;
+
+    if (!name || server_find_model(srv, name))
+        return;
+    write_puts(w, ",");
+    write_further_model(w, srv, e, name);
 }
 
 void api_models(struct server *srv, struct http_exchange *x)
@@ -86,11 +98,9 @@ void api_models(struct server *srv, struct http_exchange *x)
         write_puts(&w, i ? "," : "");
         write_model(&w, srv, srv->model_names[i]);
     }
-    const char *embedding = srv->embeddings ? embeddings_name(srv->embeddings) : NULL;
-    if (embedding && !server_find_model(srv, embedding)) {
-        write_puts(&w, ",");
-        write_embedding_model(&w, srv, embedding);
-    }
+    list_further_model(&w, srv, srv->embeddings);
+    if (!srv->classifier || !embeddings_find(srv->embeddings, embeddings_name(srv->classifier)))
+        list_further_model(&w, srv, srv->classifier);
     write_puts(&w, "]}");
     api_reply(x, &w);
 }
@@ -99,11 +109,13 @@ void api_model(struct server *srv, struct http_exchange *x)
 {
     const char *given = http_path(x) + strlen("/v1/models/");
     const char *name = server_find_model(srv, given);
-    const char *embedding = name ? NULL : embeddings_find(srv->embeddings, given);
+    const struct embeddings *e =
+        embeddings_find(srv->embeddings, given) ? srv->embeddings : srv->classifier;
+    const char *further = name ? NULL : embeddings_find(e, given);
     struct buf body;
     struct writer w = {&body, OK};
 
-    if (!name && !embedding) {
+    if (!name && !further) {
         error_reply(x, ERR_NOT_FOUND, "model_not_found",
                     "model: this server has no model of that name");
         return;
@@ -114,6 +126,6 @@ void api_model(struct server *srv, struct http_exchange *x)
     else if (name)
         write_model(&w, srv, name);
     else
-        write_embedding_model(&w, srv, embedding);
+        write_further_model(&w, srv, e, further);
     api_reply(x, &w);
 }

@@ -12,6 +12,7 @@
 #include "server/api/call.h"
 #include "server/api/caller.h"
 #include "server/api/lookup.h"
+#include "server/api/preamble_use.h"
 #include "server/api/prompt_cut.h"
 #include "server/api/response_items.h"
 #include "server/auth/auth.h"
@@ -136,8 +137,11 @@ static enum status read_params(struct call *call, struct response_ask *ask, stru
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)
 {
     struct response_ask *ask;
-    enum status s = response_answer_create(call, &ask);
+    enum status s;
 
+    if (preamble_is_named(body))
+        return preamble_use_begin(call, PREAMBLE_RESPONSES, body, why);
+    s = response_answer_create(call, &ask);
     if (s != OK)
         return buf_why(why, s, "out of memory");
     s = response_ask_read(ask, call->srv->responses, call->account->owner, call->id, body, why);
@@ -146,6 +150,8 @@ static enum status read_call(struct call *call, const struct json *body, struct 
         s = buf_why(why, ERR_UNSUPPORTED,
                     "background: this server keeps no responses (--stored-responses 0)");
     ask->store &= call->srv->config->stored_responses > 0;
+    if (s == OK)
+        s = preamble_add_tools(call, ask->chat, why);
     if (s != OK)
         return s;
     s = read_params(call, ask, why);

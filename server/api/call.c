@@ -19,6 +19,7 @@
 #include "server/api/logprobs.h"
 #include "server/api/lookup.h"
 #include "server/api/router.h"
+#include "server/api/running.h"
 #include "server/api/speculation.h"
 #include "server/server.h"
 #include "server/api/structured.h"
@@ -59,6 +60,7 @@ void call_unref(struct call *call)
 {
     if (!call || atomic_fetch_sub(&call->refs, 1) != 1)
         return;
+    running_remove(call->srv->running, call);
     for (uint32_t i = 0; i < call->n_choices; i++)
         choice_fini(&call->choices[i]);
     free(call->choices);
@@ -66,6 +68,7 @@ void call_unref(struct call *call)
     speculation_destroy(call->speculation);
     buf_fini(&call->frame_head);
     params_fini(&call->params);
+    js_unref(call->made);
     if (call->shape_state)
         call->shape->destroy(call->shape_state);
     wait_unref(call->wait);
@@ -122,15 +125,18 @@ static void reply_error(const struct server *srv, struct http_exchange *x, enum 
         error_reply(x, s, s == ERR_NOT_FOUND ? not_found : NULL, buf_str(why));
 }
 
-static bool failed(const struct choice *c)
+static bool is_failure(const struct call *call, enum finish_reason finish)
 {
-    return c->finish == FINISH_ERROR || c->finish == FINISH_CANCELLED;
+    bool may_abort = call->shape->takes_id && atomic_load(&call->is_aborted);
+
+    return finish == FINISH_ERROR || (finish == FINISH_CANCELLED && !may_abort);
 }
 
-static enum status failure_of(const struct choice *c, const char **words)
+static enum status failure_of(const struct call *call, const struct choice *c, const char **words)
 {
     if (c->finish == FINISH_CANCELLED) {
-        *words = "the server is shutting down";
+        *words = atomic_load(&call->is_aborted) ? "the request was aborted"
+                                                : "the server is shutting down";
         return ERR_UNAVAILABLE;
     }
     *words = c->request->error_words ? c->request->error_words : "the request failed";
@@ -142,7 +148,7 @@ static enum http_next reply_failure(struct call *call, struct http_exchange *x,
                                     const struct choice *c)
 {
     const char *words;
-    enum status s = failure_of(c, &words);
+    enum status s = failure_of(call, c, &words);
 
     cancel_all(call);
     if (s == ERR_BUSY) /* predicted to miss its target */
@@ -257,9 +263,11 @@ static enum http_next step_waiting(struct call *call, struct http_exchange *x)
     http_wake_at(x, 0);
     buf_init(&why, BUF_WHY_MAX);
     call->wait = NULL;
+    call->preamble_tools = w->tools;
     enum status s = w->status != OK ? w->status
                     : w->makes_body ? read_body(call, x, w->body, &why)
                                     : w->resumed(call, w, &why);
+    call->preamble_tools = NULL;
     if (s != OK)
         reply_error(call->srv, x, s, w->status != OK ? w->not_found : "model_not_found",
                     w->status != OK ? &w->why : &why);
@@ -284,7 +292,7 @@ static enum http_next begin_stream(struct call *call, struct http_exchange *x)
         enum finish_reason finish = request_finish(c->request);
         if (request_n_out(c->request) > 0)
             continue;
-        if (finish == FINISH_ERROR || finish == FINISH_CANCELLED) {
+        if (is_failure(call, finish)) {
             c->finish = finish;
             return reply_failure(call, x, c);
         }
@@ -317,7 +325,7 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
             error_reply(x, s, NULL, "the answer does not fit into memory");
             return HTTP_DONE;
         }
-        if (failed(c))
+        if (is_failure(call, c->finish))
             return reply_failure(call, x, c);
         all_done &= c->finish != FINISH_NONE;
     }
@@ -329,7 +337,7 @@ static enum status fill_choice(struct call *call, struct choice *c, struct buf *
 {
     enum status s = choice_take(c, call->srv, &call->params, call->shape->kind, N_TOKENS_PER_TURN);
 
-    if (s != OK || failed(c))
+    if (s != OK || is_failure(call, c->finish))
         return s;
     /* The first frame goes out with the first token: clients take its time for the TTFT. One that
      * has logprobs of the prompt goes out when those are there. */
@@ -353,7 +361,7 @@ static enum status fill_choice(struct call *call, struct choice *c, struct buf *
 static enum http_next end_with_error(struct call *call, const struct choice *c, struct buf *out)
 {
     const char *words;
-    enum status failure = failure_of(c, &words);
+    enum status failure = failure_of(call, c, &words);
 
     cancel_all(call);
     return call->shape->error(call, failure, words, out) == OK ? HTTP_DONE : HTTP_ABORT;
@@ -368,7 +376,7 @@ enum http_next call_fill(struct call *call, struct buf *out)
         struct choice *c = &call->choices[i];
         if (!c->ended && out->len < TURN_BYTES)
             s = fill_choice(call, c, out);
-        if (s == OK && failed(c))
+        if (s == OK && is_failure(call, c->finish))
             return end_with_error(call, c, out);
         all_ended &= c->ended;
     }
@@ -678,6 +686,7 @@ static void submit(struct call *call, struct http_exchange *x)
     enum status s = make_choices(call, &why);
     if (s == OK) {
         atomic_fetch_add(&call->account->tenant->n_requests, 1);
+        running_add(call->srv->running, call);
         atomic_store(&call->state, CALL_SUBMITTED);
         submit_all(call, x, &why);
         if (atomic_load(&call->is_gone))
@@ -735,6 +744,10 @@ static enum status read_body(struct call *call, struct http_exchange *x, const s
 
     if (s == OK && call->wait && call->wait->makes_body)
         return OK;
+    if (s == OK && call->params.request_id && call->shape->takes_id) {
+        snprintf(call->http_id, sizeof call->http_id, "%s", call->params.request_id);
+        snprintf(call->id, sizeof call->id, "%s-%s", call->shape->id_prefix, call->http_id);
+    }
     if (s == OK)
         s = router_read_headers(&call->params, call->srv, call->account, x, why);
     unknown_fields_report(&call->params.unknown, &call->srv->unknown_log, x);

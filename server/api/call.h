@@ -58,8 +58,12 @@ struct call {
     atomic_bool is_gone;     /* the client left, or the server ends */
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
     uint64_t wait_until_ns;
+    const struct json
+        *preamble_tools; /* while read() reads the body with a preamble; may be NULL */
     const struct shape *shape;
     call_read_fn *read;
+    struct json *made;      /* the body that read() made of the client's; NULL: none. A
+                               reference, since params point into it */
     void *shape_state;      /* the shape's own; NULL: none */
     bool renders;           /* answers its prompts instead of submitting them: render.h */
     bool wants_found_texts; /* the search keeps the texts of what it found */
@@ -69,6 +73,9 @@ struct call {
     bool wants_background;
     atomic_bool in_background;
     atomic_bool is_cancelled; /* by background_cancel() */
+    atomic_bool is_aborted;   /* by running_abort() */
+    bool is_running;          /* running.h owns this and the two below */
+    struct call *next_running, *prev_running;
     struct params params;
     char id[CALL_ID_BYTES];
     char http_id[HTTP_ID_BYTES]; /* the exchange's */

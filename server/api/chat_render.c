@@ -262,13 +262,15 @@ static enum status set_optional(struct json *context, const char *key, const cha
 
 /* Some templates, such as that of gpt-oss, use reasoning_effort; those of other models have a
  * switch. chat_template_kwargs overrides both. */
-static enum status set_effort(struct json *context, const struct json *effort)
+static enum status set_effort(struct json *context, const struct json *body, struct buf *why)
 {
-    if (!js_is(effort, JS_STRING))
-        return OK;
-    bool thinks = strcmp(js_string(effort, NULL), "none") != 0;
-    enum status s = js_set(context, "reasoning_effort", js_copy_deep(effort));
+    const char *effort = NULL;
+    enum status s = js_get_str(body, "reasoning_effort", &effort, NULL, why);
 
+    if (s != OK || !effort)
+        return s;
+    bool thinks = strcmp(effort, "none") != 0;
+    s = set_text(context, "reasoning_effort", effort, strlen(effort));
     if (s == OK)
         s = js_set(context, "enable_thinking", js_new_bool(thinks));
     return s == OK ? js_set(context, "thinking", js_new_bool(thinks)) : s;
@@ -288,7 +290,7 @@ static enum status make_context(struct json **out, const struct server *srv,
         s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
                     js_type_name(js_typeof(extra)));
     if (s == OK)
-        s = set_effort(c, js_get(body, "reasoning_effort"));
+        s = set_effort(c, body, why);
     static const char *const refused[] = {"chat_template", "tokenize"}; /* as in vLLM */
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(refused); i++)
         if (js_get(extra, refused[i]))

@@ -150,11 +150,14 @@ enum status document_read(struct document *d, struct document_change *change,
                           struct buf *why)
 {
     bool has_text, has_title;
+    const char *id;
 
     *change = (struct document_change){0};
     if (unknown)
         unknown_fields_find(unknown, body, "", members, ARRAY_SIZE(members));
-    enum status s = read_text(&d->text, body, "text", DOCUMENT_TEXT_BYTES_MAX, &has_text, why);
+    enum status s = js_get_str(body, "id", &id, NULL, why); /* that of the path or line counts */
+    if (s == OK)
+        s = read_text(&d->text, body, "text", DOCUMENT_TEXT_BYTES_MAX, &has_text, why);
     if (s == OK && d->text.len == 0)
         s = buf_why(why, ERR_INVALID, "text: %s", has_text ? "must not be empty" : "is required");
     if (s == OK)

@@ -5,58 +5,85 @@
 
 #include "base/check.h"
 #include "base/flags.h"
-#include "base/json.h"
-#include "engine/embedder.h"
+#include "server/api/embedding_reading.h"
 #include "server/api/embeddings.h"
+#include "server/server.h"
 
 #define FORMAT_NAMES "float|base64"
 #define TYPE_NAMES "query|document"
-#define NAME_BYTES 32
 
 static const char *const fields[] = {
     "input", "model",      "encoding_format",        "dimensions",
     "user",  "input_type", "truncate_prompt_tokens", "add_special_tokens"};
 
-static const char *const rerank_fields[] = {"model",
-                                            "query",
-                                            "documents",
-                                            "top_n",
-                                            "return_documents",
-                                            "max_tokens_per_doc",
-                                            "user",
-                                            "truncate_prompt_tokens"};
-
-/* The fields that count for all inputs of a request. */
-struct reading {
-    struct embedding_request *r;
-    const struct embedder *embedder;
-    enum embedder_role role;
-    bool add_special;
-    uint32_t cut_to;    /* 0: too long inputs are refused */
-    struct buf scratch; /* ids of one input */
-    struct buf *why;
-};
+static const char *const classify_fields[] = {
+    "input",          "model",      "user",   "truncate_prompt_tokens", "add_special_tokens",
+    "use_activation", "activation", "softmax"};
 
 static size_t n_ids(const struct buf *ids)
 {
     return ids->len / sizeof(uint32_t);
 }
 
+void embedding_reading_init(struct embedding_reading *g, struct embedding_request *r,
+                            const struct json *body, const char *const *names, size_t n_names,
+                            struct buf *why)
+{
+    *r = (struct embedding_request){0};
+    *g =
+        (struct embedding_reading){.r = r, .role = EMBEDDER_PLAIN, .add_special = true, .why = why};
+    buf_init(&r->ids, EMBEDDING_N_TOKENS_MAX * sizeof(uint32_t));
+    buf_init(&g->scratch, 2 * EMBEDDER_IDS_BYTES_MAX);
+    buf_init(&g->first, EMBEDDER_IDS_BYTES_MAX);
+    buf_init(&g->second, EMBEDDER_IDS_BYTES_MAX);
+    unknown_fields_find(&r->unknown, body, "", names, n_names);
+}
+
+void embedding_reading_fini(struct embedding_reading *g)
+{
+    buf_fini(&g->scratch);
+    buf_fini(&g->first);
+    buf_fini(&g->second);
+}
+
 /* --- fields --- */
 
-static enum status read_model(struct embedding_request *r, const struct embeddings *e,
-                              const struct json *body, struct buf *why)
+static enum status refuse_model(struct embedding_reading *g, struct embeddings *const *models,
+                                size_t n, const char *nothing, const char *given)
+{
+    const char *names[2] = {NULL, NULL};
+    size_t n_names = 0;
+
+    for (size_t i = 0; i < n && n_names < ARRAY_SIZE(names); i++)
+        if (models[i])
+            names[n_names++] = embeddings_name(models[i]);
+    if (n_names == 0)
+        return buf_why(g->why, ERR_NOT_FOUND, "%s", nothing);
+    return buf_why(g->why, ERR_NOT_FOUND,
+                   "model: \"%.200s\" is not for this endpoint, but \"%.200s\"%s%.200s%s is", given,
+                   names[0], names[1] ? " or \"" : "", names[1] ? names[1] : "",
+                   names[1] ? "\"" : "");
+}
+
+enum status embedding_read_model(struct embedding_reading *g, struct embeddings *const *models,
+                                 size_t n, const char *nothing, const struct json *body)
 {
     const char *given = NULL;
-    enum status s = js_get_str(body, "model", &given, NULL, why);
+    enum status s = js_get_str(body, "model", &given, NULL, g->why);
 
     if (s != OK)
         return s;
-    r->model = given && given[0] ? embeddings_find(e, given) : embeddings_name(e);
-    return r->model ? OK
-                    : buf_why(why, ERR_NOT_FOUND,
-                              "model: \"%.200s\" does not embed texts here, but \"%.200s\" does",
-                              given, embeddings_name(e));
+    for (size_t i = 0; i < n && !g->r->model; i++) {
+        if (!models[i])
+            continue;
+        g->r->of = models[i];
+        g->r->model =
+            given && given[0] ? embeddings_find(models[i], given) : embeddings_name(models[i]);
+    }
+    if (!g->r->model)
+        return refuse_model(g, models, n, nothing, given ? given : "");
+    g->embedder = embeddings_embedder(g->r->of);
+    return OK;
 }
 
 /* Read a word of a list. *out: its place in the list, unchanged if the field is absent. */
@@ -74,7 +101,7 @@ static enum status read_word(const struct json *body, const char *key, const cha
     return OK;
 }
 
-static enum status read_cut(struct reading *g, const struct json *body)
+enum status embedding_read_cut(struct embedding_reading *g, const struct json *body)
 {
     int64_t max = embedder_max_tokens(g->embedder), cut_to = 0;
     enum status s = js_get_i64(body, "truncate_prompt_tokens", -1, max, &cut_to, g->why);
@@ -87,7 +114,7 @@ static enum status read_cut(struct reading *g, const struct json *body)
     return s;
 }
 
-static enum status read_options(struct reading *g, const struct json *body)
+static enum status read_options(struct embedding_reading *g, const struct json *body)
 {
     static const enum embedder_role roles[] = {EMBEDDER_QUERY, EMBEDDER_DOCUMENT, EMBEDDER_PLAIN};
     int64_t dim = embedder_dim(g->embedder);
@@ -106,12 +133,13 @@ static enum status read_options(struct reading *g, const struct json *body)
     g->role = roles[type];
     g->r->base64 = format == 1;
     g->r->dim = (uint32_t)dim;
-    return s == OK ? read_cut(g, body) : s;
+    return s == OK ? embedding_read_cut(g, body) : s;
 }
 
 /* --- inputs --- */
 
-static enum status read_text(struct reading *g, const struct json *v, const char *name)
+enum status embedding_read_text(struct embedding_reading *g, const struct json *v, bool add_special,
+                                struct buf *out, const char *name)
 {
     struct buf inner;
     size_t len;
@@ -120,15 +148,14 @@ static enum status read_text(struct reading *g, const struct json *v, const char
     if (len == 0)
         return buf_why(g->why, ERR_INVALID, "%s: must not be empty", name);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s =
-        embedder_tokenize(g->embedder, g->role, text, len, g->add_special, &g->scratch, &inner);
+    enum status s = embedder_tokenize(g->embedder, g->role, text, len, add_special, out, &inner);
     if (s != OK)
         buf_why(g->why, s, "%s: %s", name, buf_str(&inner));
     buf_fini(&inner);
     return s;
 }
 
-static enum status read_ids(struct reading *g, const struct json *v, const char *name)
+static enum status read_ids(struct embedding_reading *g, const struct json *v, const char *name)
 {
     size_t n = js_len(v);
     enum status s = buf_reserve(&g->scratch, n * sizeof(uint32_t));
@@ -148,8 +175,7 @@ static enum status read_ids(struct reading *g, const struct json *v, const char 
     return s == OK ? OK : buf_why(g->why, s, "%s: %s", name, status_words(s));
 }
 
-/* Cut the input in the scratch, or refuse it, and append it to the others. */
-static enum status take_input(struct reading *g, bool is_text, const char *name)
+enum status embedding_take_input(struct embedding_reading *g, bool is_text, const char *name)
 {
     struct embedding_request *r = g->r;
     uint32_t max = embedder_max_tokens(g->embedder);
@@ -168,31 +194,45 @@ static enum status take_input(struct reading *g, bool is_text, const char *name)
                        "input: more than %d tokens in all; send fewer inputs at once",
                        EMBEDDING_N_TOKENS_MAX);
     enum status s = buf_append(&r->ids, ids, n * sizeof *ids);
+    if (r->types)
+        r->types[r->n] = (uint32_t)n; /* a pair has a second type: score_request.c */
     r->ends[r->n++] = (uint32_t)n_ids(&r->ids);
     return s == OK ? OK : buf_why(g->why, s, "out of memory");
 }
 
-static enum status read_input(struct reading *g, const struct json *v, const char *name)
+enum status embedding_read_input(struct embedding_reading *g, const struct json *v,
+                                 const char *name)
 {
     enum status s;
 
     buf_reset(&g->scratch);
     if (js_is(v, JS_STRING))
-        s = read_text(g, v, name);
+        s = embedding_read_text(g, v, g->add_special, &g->scratch, name);
     else if (js_is(v, JS_ARRAY))
         s = read_ids(g, v, name);
     else
         s = buf_why(g->why, ERR_INVALID, "%s: expected a text or an array of token ids, got %s",
                     name, js_type_name(js_typeof(v)));
-    return s == OK ? take_input(g, js_is(v, JS_STRING), name) : s;
+    return s == OK ? embedding_take_input(g, js_is(v, JS_STRING), name) : s;
 }
 
-static enum status read_inputs(struct reading *g, const struct json *v)
+enum status embedding_reserve_inputs(struct embedding_reading *g, size_t n)
 {
+    bool has_labels = embedder_labels(g->embedder) != NULL;
+
+    g->r->ends = calloc(n, sizeof *g->r->ends);
+    if (has_labels)
+        g->r->types = calloc(n, sizeof *g->r->types);
+    return g->r->ends && (g->r->types || !has_labels) ? OK
+                                                      : buf_why(g->why, ERR_NOMEM, "out of memory");
+}
+
+enum status embedding_read_inputs(struct embedding_reading *g, const struct json *body)
+{
+    const struct json *v = js_get_set(body, "input");
     bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);
     size_t n = is_list ? js_len(v) : 1;
-    char name[NAME_BYTES] = "input";
-    enum status s = OK;
+    char name[EMBEDDING_NAME_BYTES] = "input";
 
     if (!v)
         return buf_why(g->why, ERR_INVALID, "input: is required");
@@ -201,112 +241,75 @@ static enum status read_inputs(struct reading *g, const struct json *v)
     if (n > EMBEDDING_N_INPUTS_MAX)
         return buf_why(g->why, ERR_INVALID, "input: %zu entries, at most %d are taken", n,
                        EMBEDDING_N_INPUTS_MAX);
-    g->r->ends = calloc(n, sizeof *g->r->ends);
-    if (!g->r->ends)
-        return buf_why(g->why, ERR_NOMEM, "out of memory");
+    enum status s = embedding_reserve_inputs(g, n);
     for (size_t i = 0; s == OK && i < n; i++) {
         if (is_list)
             snprintf(name, sizeof name, "input[%zu]", i);
-        s = read_input(g, is_list ? js_at(v, i) : v, name);
+        s = embedding_read_input(g, is_list ? js_at(v, i) : v, name);
     }
     return s;
 }
 
-enum status embedding_request_read(struct embedding_request *r, const struct embeddings *e,
+enum status embedding_request_read(struct embedding_request *r, const struct server *srv,
                                    const struct json *body, struct buf *why)
 {
-    struct reading g = {
-        .r = r, .embedder = embeddings_embedder(e), .add_special = true, .why = why};
+    struct embedding_reading g;
 
-    *r = (struct embedding_request){0};
-    buf_init(&r->ids, EMBEDDING_N_TOKENS_MAX * sizeof(uint32_t));
-    buf_init(&g.scratch, EMBEDDER_IDS_BYTES_MAX);
-    unknown_fields_find(&r->unknown, body, "", fields, ARRAY_SIZE(fields));
-    enum status s = read_model(r, e, body, why);
+    embedding_reading_init(&g, r, body, fields, ARRAY_SIZE(fields), why);
+    enum status s = embedding_read_model(&g, &srv->embeddings, 1,
+                                         "this server embeds no texts: start it with "
+                                         "--embedding-model",
+                                         body);
     if (s == OK)
         s = read_options(&g, body);
     if (s == OK)
-        s = read_inputs(&g, js_get_set(body, "input"));
-    buf_fini(&g.scratch);
+        s = embedding_read_inputs(&g, body);
+    embedding_reading_fini(&g);
     return s;
 }
 
-/* --- rerank --- */
+/* --- classify --- */
 
-static enum status read_rerank_options(struct reading *g, const struct json *body)
+enum status embedding_read_activation(struct embedding_reading *g, enum label_activation usual,
+                                      const struct json *body)
 {
-    int64_t max = embedder_max_tokens(g->embedder), top_n = EMBEDDING_N_INPUTS_MAX, cut_to = 0;
-    bool repeats = false;
-    const char *user = NULL;
-    enum status s = js_get_i64(body, "top_n", 1, INT32_MAX, &top_n, g->why);
-
-    if (s == OK)
-        s = js_get_bool(body, "return_documents", &repeats, g->why);
-    if (s == OK)
-        s = js_get_str(body, "user", &user, NULL, g->why);
-    if (s == OK)
-        s = read_cut(g, body);
-    if (s == OK)
-        s = js_get_i64(body, "max_tokens_per_doc", 1, INT32_MAX, &cut_to, g->why);
-    if (g->cut_to == 0) /* unlike embeddings, rankings cut long texts, as Jina's and Cohere's do */
-        g->cut_to = (uint32_t)(cut_to > 0 && cut_to < max ? cut_to : max);
-    g->r->top_n = (uint32_t)top_n;
-    if (s == OK && repeats && !(g->r->documents = js_copy_deep(js_get(body, "documents"))))
-        s = buf_why(g->why, ERR_NOMEM, "out of memory");
-    return s;
-}
-
-/* Read one text: a string, or the member "text" of an object. */
-static enum status read_ranked(struct reading *g, const struct json *v, const char *name)
-{
-    const struct json *text = js_is(v, JS_OBJECT) ? js_get(v, "text") : v;
-
-    if (!js_is(text, JS_STRING))
-        return buf_why(g->why, ERR_INVALID, "%s: expected a text or an object with one, got %s",
-                       name, js_type_name(js_typeof(v)));
-    return read_input(g, text, name);
-}
-
-static enum status read_documents(struct reading *g, const struct json *body)
-{
-    const struct json *list = js_get_set(body, "documents");
-    char name[NAME_BYTES];
+    static const char *const names[] = {"softmax", "activation", "use_activation"};
+    bool is_on = true;
     enum status s = OK;
 
-    if (!js_is(list, JS_ARRAY) || js_len(list) == 0 || js_len(list) >= EMBEDDING_N_INPUTS_MAX)
-        return buf_why(g->why, ERR_INVALID, "documents: expected an array of 1 to %d texts",
-                       EMBEDDING_N_INPUTS_MAX - 1);
-    g->r->ends = calloc(js_len(list) + 1, sizeof *g->r->ends);
-    if (!g->r->ends)
-        return buf_why(g->why, ERR_NOMEM, "out of memory");
-    g->role = EMBEDDER_QUERY;
-    s = read_ranked(g, js_get(body, "query"), "query");
-    g->role = EMBEDDER_DOCUMENT;
-    for (size_t i = 0; s == OK && i < js_len(list); i++) {
-        snprintf(name, sizeof name, "documents[%zu]", i);
-        s = read_ranked(g, js_at(list, i), name);
-    }
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(names); i++)
+        s = js_get_bool(body, names[i], &is_on, g->why);
+    g->r->activation = is_on ? usual : LABELS_PLAIN;
     return s;
 }
 
-enum status rerank_request_read(struct embedding_request *r, const struct embeddings *e,
-                                const struct json *body, struct buf *why)
+static enum status read_classify_options(struct embedding_reading *g, const struct json *body)
 {
-    struct reading g = {
-        .r = r, .embedder = embeddings_embedder(e), .add_special = true, .why = why};
+    const char *user = NULL;
+    enum status s = js_get_str(body, "user", &user, NULL, g->why);
 
-    *r = (struct embedding_request){.ranks = true, .dim = embedder_dim(g.embedder)};
-    buf_init(&r->ids, EMBEDDING_N_TOKENS_MAX * sizeof(uint32_t));
-    buf_init(&g.scratch, EMBEDDER_IDS_BYTES_MAX);
-    unknown_fields_find(&r->unknown, body, "", rerank_fields, ARRAY_SIZE(rerank_fields));
-    enum status s = read_model(r, e, body, why);
     if (s == OK)
-        s = read_rerank_options(&g, body);
+        s = js_get_bool(body, "add_special_tokens", &g->add_special, g->why);
     if (s == OK)
-        s = read_documents(&g, body);
-    if (s == OK && r->top_n > r->n - 1)
-        r->top_n = r->n - 1;
-    buf_fini(&g.scratch);
+        s = embedding_read_activation(g, embedder_labels(g->embedder)->of_texts, body);
+    return s == OK ? embedding_read_cut(g, body) : s;
+}
+
+enum status classify_request_read(struct embedding_request *r, const struct server *srv,
+                                  const struct json *body, struct buf *why)
+{
+    struct embedding_reading g;
+
+    embedding_reading_init(&g, r, body, classify_fields, ARRAY_SIZE(classify_fields), why);
+    enum status s = embedding_read_model(&g, &srv->classifier, 1,
+                                         "this server classifies no texts: start it with "
+                                         "--rerank-model",
+                                         body);
+    if (s == OK)
+        s = read_classify_options(&g, body);
+    if (s == OK)
+        s = embedding_read_inputs(&g, body);
+    embedding_reading_fini(&g);
     return s;
 }
 
@@ -315,7 +318,8 @@ void embedding_request_fini(struct embedding_request *r)
     js_unref(r->documents);
     r->documents = NULL;
     free(r->ends);
-    r->ends = NULL;
+    free(r->types);
+    r->ends = r->types = NULL;
     buf_fini(&r->ids);
 }
 

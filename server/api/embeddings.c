@@ -20,8 +20,8 @@
 struct embeddings {
     struct embedder *embedder;
     struct work_pool *pool;
-    const char *name, *last_part; /* strings of the configuration */
-    atomic_size_t n_reserved;     /* bytes of answers in flight */
+    const char *path, *name, *last_part; /* strings of the configuration */
+    atomic_size_t n_reserved;            /* bytes of answers in flight */
 };
 
 static void run_job(void *item)
@@ -31,14 +31,16 @@ static void run_job(void *item)
     job->run(job->arg);
 }
 
-static enum status open_embedder(struct embeddings *e, const struct server *srv, struct buf *why)
+static enum status open_embedder(struct embeddings *e, const struct server *srv,
+                                 enum embeddings_kind kind, struct buf *why)
 {
     const struct config *c = srv->config;
-    struct embedder_config config = {.dtype = "auto", .quantization = "auto"};
+    struct embedder_config config = {
+        .dtype = "auto", .quantization = "auto", .classifies = kind == EMBEDDINGS_LABELS};
     struct buf dir;
 
     buf_init(&dir, 2 * PATH_MAX);
-    enum status s = hub_resolve(c->embedding_model, &dir, why);
+    enum status s = hub_resolve(e->path, &dir, why);
     config.model_dir = buf_str(&dir);
     config.cpu_variant = strcmp(c->cpu_variant, "auto") == 0 ? NULL : c->cpu_variant;
     config.n_threads = srv->info->n_threads;
@@ -48,18 +50,22 @@ static enum status open_embedder(struct embeddings *e, const struct server *srv,
     return s;
 }
 
-static void set_names(struct embeddings *e, const struct config *c)
+static void set_names(struct embeddings *e, const char *path, const char *given)
 {
-    const char *given = c->served_embedding_model_name, *slash;
+    const char *slash;
 
-    e->name = given && given[0] ? given : c->embedding_model;
+    e->path = path;
+    e->name = given && given[0] ? given : path;
     slash = strrchr(e->name, '/');
     e->last_part = slash && slash[1] ? slash + 1 : e->name;
 }
 
-enum status embeddings_open(struct embeddings **out, const struct server *srv, struct buf *why)
+enum status embeddings_open(struct embeddings **out, const struct server *srv,
+                            enum embeddings_kind kind, struct buf *why)
 {
-    const char *model = srv->config->embedding_model;
+    const struct config *c = srv->config;
+    bool has_labels = kind == EMBEDDINGS_LABELS;
+    const char *model = has_labels ? c->rerank_model : c->embedding_model;
 
     *out = NULL;
     if (!model || !model[0])
@@ -67,10 +73,10 @@ enum status embeddings_open(struct embeddings **out, const struct server *srv, s
     struct embeddings *e = calloc(1, sizeof *e);
     if (!e)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    set_names(e, srv->config);
-    enum status s = open_embedder(e, srv, why);
+    set_names(e, model, has_labels ? c->served_rerank_model_name : c->served_embedding_model_name);
+    enum status s = open_embedder(e, srv, kind, why);
     if (s == OK && (s = work_pool_create(&e->pool, N_THREADS, N_QUEUED_MAX, run_job)) != OK)
-        buf_why(why, s, "cannot start the threads of the embedding model");
+        buf_why(why, s, "cannot start the threads of %s", e->name);
     if (s == OK)
         *out = e;
     else
@@ -95,6 +101,11 @@ struct embedder *embeddings_embedder(const struct embeddings *e)
 const char *embeddings_name(const struct embeddings *e)
 {
     return e->name;
+}
+
+const char *embeddings_path(const struct embeddings *e)
+{
+    return e->path;
 }
 
 const char *embeddings_find(const struct embeddings *e, const char *name)

@@ -1,5 +1,6 @@
-/* embeddings.h - the embedding model of this server (--embedding-model), and the threads that
- * compute the vectors of POST /v1/embeddings.
+/* embeddings.h - a further model of this server, and the threads that compute with it: the embedding
+ * model (--embedding-model) for the vectors of POST /v1/embeddings, and the model that classifies
+ * (--rerank-model) for POST /rerank, /score and /classify.
  *
  * The threads are not those of http_run(): a request may take minutes, and lookups must not wait
  * for it. Two threads serve requests in the order of work_pool.h, so that a short request passes a
@@ -26,19 +27,23 @@ struct embeddings;
 struct http_job;
 struct server;
 
-/* *out is NULL without --embedding-model. */
+enum embeddings_kind { EMBEDDINGS_VECTORS, EMBEDDINGS_LABELS };
+
+/* *out is NULL without --embedding-model or --rerank-model. */
 NODISCARD enum status embeddings_open(struct embeddings **out, const struct server *srv,
-                                      struct buf *why);
+                                      enum embeddings_kind kind, struct buf *why);
 /* Finish the queued jobs, and free all. After http_stop(), before http_destroy(). NULL is fine. */
 void embeddings_close(struct embeddings *e);
 
 /* NULL: e is NULL. */
 struct embedder *embeddings_embedder(const struct embeddings *e);
 /* The name in lists and answers: that of --served-embedding-model-name, else the value of
- * --embedding-model. */
+ * --embedding-model; or of the options of the other kind. */
 const char *embeddings_name(const struct embeddings *e);
-/* The name that a request may give: embeddings_name() or its last part. NULL: the embedding model
- * has no such name, or e is NULL. The result lives as long as *e. */
+/* The value of --embedding-model or --rerank-model. */
+const char *embeddings_path(const struct embeddings *e);
+/* The name that a request may give: embeddings_name() or its last part. NULL: the model has no such
+ * name, or e is NULL. The result lives as long as *e. */
 const char *embeddings_find(const struct embeddings *e, const char *name);
 
 /* Reserve memory for an answer, from before its job until it was sent. False: the answers in flight

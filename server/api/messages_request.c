@@ -17,7 +17,8 @@
 enum rule {
     READ,    /* translated here */
     COPIED,  /* as in a chat */
-    IGNORED, /* no token depends on them */
+    IGNORED, /* no token depends on these strings */
+    ANY,     /* nor on these */
     REFUSED, /* unless null or empty */
 };
 
@@ -44,7 +45,7 @@ static const struct {
     {"service_tier", IGNORED},
     {"inference_geo", IGNORED},
     {"speed", IGNORED},
-    {"diagnostics", IGNORED},
+    {"diagnostics", ANY},
     {"container", REFUSED},
     {"mcp_servers", REFUSED},
     /* Fields of Tarn's chats. */
@@ -67,6 +68,7 @@ static const struct {
     {"session_id", COPIED},
     {"chat_template_kwargs", COPIED},
     {"parse_special", COPIED},
+    {"preamble", READ}, /* preamble_use.h */
     {"documents", COPIED},
     {"documents_placement", COPIED},
     {"documents_order", COPIED},
@@ -89,6 +91,9 @@ static enum status copy_fields(struct json *chat, struct json *body, struct buf 
             s = js_set(chat, fields[i].name, js_ref(v));
         else if (v && fields[i].rule == REFUSED && is_set(v))
             s = buf_why(why, ERR_UNSUPPORTED, "%s: not supported", fields[i].name);
+        else if (v && fields[i].rule == IGNORED && !js_is(v, JS_STRING))
+            s = buf_why(why, ERR_INVALID, "%s: expected a string, got %s", fields[i].name,
+                        js_type_name(js_typeof(v)));
     }
     return s;
 }

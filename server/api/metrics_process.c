@@ -193,7 +193,8 @@ void metrics_write_searches(struct page *p, const struct server *srv)
 
 void metrics_write_embeddings(struct page *p, const struct server *srv)
 {
-    page_counter(p, "tarn:embedding_inputs_total", "Inputs of /v1/embeddings that were computed.",
+    page_counter(p, "tarn:embedding_inputs_total",
+                 "Inputs of /v1/embeddings, /rerank, /score and /classify that were computed.",
                  tally_count(srv->tally, TALLY_EMBEDDED_INPUTS));
     page_counter(p, "tarn:embedding_tokens_total", "Tokens of these inputs.",
                  tally_count(srv->tally, TALLY_EMBEDDED_TOKENS));

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "server/api/estimates.h"
 #include "server/api/params_prediction.h"
+#include "server/api/params_service.h"
 #include "server/api/params_vocab.h"
 #include "server/api/retention.h"
 #include "server/api/search.h"
@@ -27,7 +28,6 @@ enum rule {
     TEXT,   /* a string */
     WORD,   /* a string, one of `fine`, which are separated by | */
     MAP,    /* an object */
-    ANY,
     /* Not supported. */
     NOT_SET,   /* refused unless null, false, 0, "" or empty; `fine`: what to do instead */
     NOT_OTHER, /* refused unless it is the string `fine` */
@@ -81,6 +81,10 @@ static const struct field fields[] = {
     {"prompt_cache_retention", FINE, NULL},
     {"prompt_cache_options", FINE, NULL},
     {"session_id", FINE, NULL},
+    {"request_id", FINE, NULL},
+    {"rid", FINE, NULL},
+    {"kv_transfer_params", FINE, NULL},
+    {"return_timings", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL},
     {"add_generation_prompt", FINE, NULL},
     {"continue_final_message", FINE, NULL},
@@ -99,6 +103,8 @@ static const struct field fields[] = {
     {"guided_grammar", FINE, NULL},
     {"json_schema", FINE, NULL},
     {"grammar", FINE, NULL},
+    {"regex", FINE, NULL},
+    {"ebnf", FINE, NULL},
     {"include_reasoning", FINE, NULL},
     {"thinking_token_budget", FINE, NULL},
     {"thinking_budget", FINE, NULL},
@@ -118,10 +124,9 @@ static const struct field fields[] = {
     {"safety_identifier", TEXT, NULL},
     {"prompt_cache_key", TEXT, NULL},
     {"prediction", FINE, NULL},
-    {"request_id", ANY, NULL},
 
-    {"functions", NOT_SET, NULL},
-    {"function_call", NOT_OTHER, "none"},
+    {"functions", FINE, NULL}, /* of chats: functions.h */
+    {"function_call", FINE, NULL},
     {"modalities", NOT_OTHER, "text"},
     {"audio", NOT_SET, NULL},
     {"moderation", NOT_SET, NULL},
@@ -129,7 +134,6 @@ static const struct field fields[] = {
     {"suffix", NOT_SET, NULL},
     {"use_beam_search", NOT_SET, NULL},
     {"chat_template", FINE, NULL},
-    {"kv_transfer_params", NOT_SET, NULL},
     {"prompt_embeds", NOT_SET, NULL},
 };
 
@@ -190,8 +194,7 @@ static enum status check_field(const struct json *body, const struct field *f, c
     if (js_is(v, JS_NULL))
         return OK;
     switch (f->rule) {
-    case FINE:
-    case ANY: return OK;
+    case FINE: return OK;
     case SWITCH: return js_get_bool(body, f->name, &on, why);
     case TEXT: return js_get_str(body, f->name, &text, NULL, why);
     case WORD: return check_word(body, f, why);
@@ -705,6 +708,8 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
         s = parse_salt(p, srv, body, why);
     if (s == OK)
         s = parse_session(p, body, why);
+    if (s == OK)
+        s = params_read_service(p, body, why);
     if (s == OK)
         s = parse_targets(p, srv, body, why);
     if (s == OK)

@@ -61,6 +61,10 @@ struct params {
     bool prompt_logprobs;           /* n_prompt_tops beside the token's own; no stream */
     uint32_t n_tops, n_prompt_tops; /* sampling.n_logprobs is the greater one */
     uint32_t n_truncated;           /* leave the last tokens of each prompt; 0: all */
+    const char *request_id;         /* the client's id of the call; NULL: not set */
+    bool hands_over;                /* kv_transfer_params ask that another instance go on */
+    bool return_timings;
+    bool names_request; /* the answer has `request_id` */
     bool return_token_ids;
     bool tokens_as_ids;            /* return_tokens_as_token_ids: of logprobs */
     bool echo;                     /* completions */

@@ -14,6 +14,7 @@
 struct preamble_use {
     struct wait wait;
     struct server *srv;
+    enum preamble_api api;
     struct json *body;       /* of the client */
     const char *id;          /* in body */
     struct account *account; /* a reference */
@@ -66,21 +67,45 @@ static enum status join_messages(struct json **out, const struct json *given,
     return s == OK ? OK : buf_why(why, s, "out of memory");
 }
 
+/* Put the text into the field that has the system prompt in this API. */
+static enum status set_system(struct json *body, const char *field, const struct json *given,
+                              const struct preamble_text *text, struct buf *why)
+{
+    if (js_get_set(given, field))
+        return buf_why(why, ERR_INVALID,
+                       "%s: the preamble is the system prompt; leave out this one, or the preamble",
+                       field);
+    return js_set(body, field, js_new_string(text->system, text->len));
+}
+
+static enum status set_messages(struct json *body, const struct json *given,
+                                const struct preamble_text *text, struct buf *why)
+{
+    struct json *messages = NULL;
+    enum status s = join_messages(&messages, js_get(given, "messages"), text, why);
+
+    return s == OK ? js_set(body, "messages", messages) : s;
+}
+
 /* Make the body in which the text stands for the name. */
 static enum status make_body(struct preamble_use *u, const struct preamble_text *text)
 {
-    struct json *messages = NULL, *body = js_new_object();
+    struct json *body = js_new_object();
     enum status s = body ? OK : ERR_NOMEM;
 
     for (void *it = js_first(u->body); s == OK && it; it = js_next(u->body, it))
         if (strcmp(js_it_key(it), "preamble") != 0)
             s = js_set(body, js_it_key(it), js_ref(js_it_value(it)));
-    if (s == OK && text->tools && !js_get_set(u->body, "tools"))
-        s = js_set(body, "tools", js_copy_deep(text->tools));
-    if (s == OK)
-        s = join_messages(&messages, js_get(u->body, "messages"), text, &u->wait.why);
-    if (s == OK)
-        s = js_set(body, "messages", messages);
+    if (s == OK && text->tools && !js_get_set(u->body, "tools") &&
+        !js_get_set(u->body, "functions"))
+        s = (u->wait.tools = js_copy_deep(text->tools)) ? OK : ERR_NOMEM;
+    if (s == OK && u->api == PREAMBLE_CHAT)
+        s = set_messages(body, u->body, text, &u->wait.why);
+    else if (s == OK)
+        s = set_system(body, u->api == PREAMBLE_MESSAGES ? "system" : "instructions", u->body, text,
+                       &u->wait.why);
+    if (s == OK && u->api == PREAMBLE_CHAT && u->wait.tools)
+        s = js_set(body, "tools", js_ref(u->wait.tools));
     if (s == OK) {
         u->wait.body = body;
         return OK;
@@ -172,7 +197,17 @@ bool preamble_is_named(const struct json *body)
     return js_get_set(body, "preamble") != NULL;
 }
 
-enum status preamble_use_begin(struct call *call, const struct json *body, struct buf *why)
+enum status preamble_add_tools(const struct call *call, struct json *chat, struct buf *why)
+{
+    enum status s = OK;
+
+    if (call->preamble_tools && !js_get_set(chat, "tools"))
+        s = js_set(chat, "tools", js_copy_deep(call->preamble_tools));
+    return s == OK ? OK : buf_why(why, s, "out of memory");
+}
+
+enum status preamble_use_begin(struct call *call, enum preamble_api api, const struct json *body,
+                               struct buf *why)
 {
     const char *id;
     enum status s = js_read_cstr(js_get(body, "preamble"), "preamble", &id, why);
@@ -190,6 +225,7 @@ enum status preamble_use_begin(struct call *call, const struct json *body, struc
     u->wait.not_found = "preamble_not_found";
     u->wait.makes_body = true;
     u->srv = call->srv;
+    u->api = api;
     u->body = js_ref((struct json *)(uintptr_t)body);
     u->id = id;
     u->account = call->account;

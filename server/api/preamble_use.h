@@ -1,9 +1,13 @@
-/* preamble_use.h - chats that name a preamble: {"preamble": "support"}.
+/* preamble_use.h - requests that name a preamble: {"preamble": "support"}.
  *
- * The chat becomes the one that brings the preamble's text itself: its system prompt is the first
- * message, and its tools are the chat's where the body has no `tools` (absent or null). Own tools,
- * an empty list included, take their place. A chat that names a preamble has no system message of
- * its own in front.
+ * The request becomes the one that brings the preamble's text itself: its system prompt is the first
+ * message of a chat, `system` of a message, `instructions` of a response. Its tools are the chat's
+ * where the body has no `tools` (absent or null). Own tools, an empty list included, take their
+ * place. A request that names a preamble has no such system prompt of its own.
+ *
+ * The tools are written as in chats. The reader of another API's body puts them into the chat that
+ * it makes, by preamble_add_tools(): translated to that API's form and back, they might not be the
+ * same text.
  *
  * The record is read on a work thread (wait.h), which makes the new body.
  *
@@ -21,9 +25,14 @@
 
 struct call;
 
+enum preamble_api { PREAMBLE_CHAT, PREAMBLE_MESSAGES, PREAMBLE_RESPONSES };
+
 bool preamble_is_named(const struct json *body);
 /* From the read() of call_serve(): have the call wait for the body with the preamble's text. */
-NODISCARD enum status preamble_use_begin(struct call *call, const struct json *body,
+NODISCARD enum status preamble_use_begin(struct call *call, enum preamble_api api,
+                                         const struct json *body, struct buf *why);
+/* Put the preamble's tools, if the call waited for one that has some, into a chat without tools. */
+NODISCARD enum status preamble_add_tools(const struct call *call, struct json *chat,
                                          struct buf *why);
 
 #endif

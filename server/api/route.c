@@ -29,6 +29,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions/render", false, false, true, false, false, api_chat_render},
     {"POST", "/v1/completions", false, false, true, false, false, api_completions},
     {"POST", "/v1/completions/render", false, false, true, false, false, api_completions_render},
+    {"POST", "/inference/v1/generate", false, false, true, false, false, api_generate},
     {"POST", "/v1/messages", false, false, true, false, false, api_messages},
     {"POST", "/v1/messages/count_tokens", false, false, true, false, false, api_count_tokens},
     {"POST", "/v1/responses", false, false, true, false, false, api_responses},
@@ -40,6 +41,10 @@ static const struct route routes[] = {
     {"POST", "/v1/rerank", false, false, true, false, false, api_rerank},
     {"POST", "/v2/rerank", false, false, true, false, false, api_rerank},
     {"POST", "/rerank", false, false, true, false, false, api_rerank},
+    {"POST", "/v1/score", false, false, true, false, false, api_score},
+    {"POST", "/score", false, false, true, false, false, api_score},
+    {"POST", "/v1/classify", false, false, true, false, false, api_classify},
+    {"POST", "/classify", false, false, true, false, false, api_classify},
     {"POST", "/v1/audio/speech", false, false, false, false, false, api_media},
     {"POST", "/v1/audio/transcriptions", false, false, false, false, false, api_media},
     {"POST", "/v1/audio/translations", false, false, false, false, false, api_media},
@@ -51,6 +56,10 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", true, false, false, false, false, api_model},
     {"POST", "/tokenize", false, false, false, false, false, api_tokenize},
     {"POST", "/detokenize", false, false, false, false, false, api_detokenize},
+    {"POST", "/v1/tokenize", false, false, false, false, false, api_tokenize},
+    {"POST", "/v1/detokenize", false, false, false, false, false, api_detokenize},
+    {"POST", "/abort_requests", false, false, false, false, false, api_abort},
+    {"POST", "/abort_request", false, false, false, false, false, api_abort},
     {"GET", "/v1/documents", false, false, false, false, true, api_documents},
     {"POST", "/v1/documents/bulk", false, false, true, false, true, api_bulk},
     {"PUT", "/v1/documents/", true, false, false, false, true, api_document_put},
@@ -74,6 +83,8 @@ static const struct route routes[] = {
     {"GET", "/metrics", false, false, false, false, false, api_metrics},
     {"GET", "/cache", false, false, false, true, true, api_cache},
     {"DELETE", "/cache", false, false, false, true, true, api_cache_forget},
+    {"POST", "/reset_prefix_cache", false, false, false, true, true, api_cache_reset},
+    {"POST", "/flush_cache", false, false, false, true, true, api_cache_reset},
 };
 
 static bool path_fits(const struct route *r, const char *path)

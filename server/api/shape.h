@@ -32,7 +32,9 @@ struct shape_background {
 struct shape {
     const char *name; /* in log lines */
     const char *id_prefix;
-    enum params_kind kind;  /* which parameters and logprobs */
+    enum params_kind kind; /* which parameters and logprobs */
+    /* The client may name the call, and an aborted answer ends with what the answer has. */
+    bool takes_id;
     const char *keep_alive; /* a frame that says nothing */
 
     /* The whole answer; every choice has finished. */

@@ -147,9 +147,14 @@ static enum status read_wish(struct wish *w, const struct json *body, struct buf
     static const struct {
         const char *name;
         enum grammar_kind kind;
-    } rows[] = {{"guided_json", GRAMMAR_JSON_SCHEMA}, {"guided_regex", GRAMMAR_REGEX},
-                {"guided_choice", GRAMMAR_CHOICE},    {"guided_grammar", GRAMMAR_EBNF},
-                {"json_schema", GRAMMAR_JSON_SCHEMA}, {"grammar", GRAMMAR_EBNF}};
+    } rows[] = {{"guided_json", GRAMMAR_JSON_SCHEMA},
+                {"guided_regex", GRAMMAR_REGEX},
+                {"guided_choice", GRAMMAR_CHOICE},
+                {"guided_grammar", GRAMMAR_EBNF},
+                {"json_schema", GRAMMAR_JSON_SCHEMA},
+                {"grammar", GRAMMAR_EBNF},
+                {"regex", GRAMMAR_REGEX},
+                {"ebnf", GRAMMAR_EBNF}};
     const struct json *format = js_get_set(body, "response_format");
     const struct json *outputs = js_get_set(body, "structured_outputs");
     enum status s = format ? read_response_format(w, format, why) : OK;

@@ -48,7 +48,7 @@ enum tally_count {
     TALLY_SPECULATION_REPLACED,
     TALLY_SPECULATION_DROPPED,
     TALLY_SPECULATED_FOR_NOTHING, /* tokens */
-    TALLY_EMBEDDED_INPUTS,        /* of /v1/embeddings, as the next */
+    TALLY_EMBEDDED_INPUTS,        /* of the further models, as the next */
     TALLY_EMBEDDED_TOKENS,
     TALLY_N_COUNTS
 };

@@ -23,6 +23,7 @@ struct one_call {
 struct tool_answer {
     struct call_parser parser;
     bool short_ids;
+    bool is_old;            /* as in struct tools_use */
     struct one_call *calls; /* [n] */
     uint32_t n, cap;
     struct buf *text; /* during a feed */
@@ -36,6 +37,7 @@ enum status tool_answer_create(struct tool_answer **out, const struct tools_use 
     if (!t)
         return ERR_NOMEM;
     t->short_ids = u->short_ids;
+    t->is_old = u->is_old;
     const struct call_names names = {buf_str(&u->names), u->names.len, buf_str(&u->types),
                                      u->types.len};
     call_parser_init(&t->parser, u->format, &names, u->n_calls_max);
@@ -161,9 +163,10 @@ static void write_head(struct writer *w, const struct one_call *c)
     write_format(w, "\"id\":\"%s\",\"type\":\"function\",", c->id);
 }
 
-static void write_function(struct writer *w, const struct one_call *c, bool with_name, size_t from)
+static void write_function(struct writer *w, const char *key, const struct one_call *c,
+                           bool with_name, size_t from)
 {
-    write_puts(w, "\"function\":{");
+    write_format(w, "\"%s\":{", key);
     if (with_name) {
         write_puts(w, "\"name\":");
         write_json(w, buf_str(&c->name), c->name.len);
@@ -174,13 +177,18 @@ static void write_function(struct writer *w, const struct one_call *c, bool with
     write_puts(w, "}");
 }
 
+/* An answer in the older form has one call. */
 void tool_answer_write(struct writer *w, const struct tool_answer *t)
 {
+    if (t->is_old) {
+        write_function(w, "function_call", &t->calls[0], true, 0);
+        return;
+    }
     write_puts(w, "\"tool_calls\":[");
     for (uint32_t i = 0; i < t->n; i++) {
         write_puts(w, i ? ",{" : "{");
         write_head(w, &t->calls[i]);
-        write_function(w, &t->calls[i], true, 0);
+        write_function(w, "function", &t->calls[i], true, 0);
         write_puts(w, "}");
     }
     write_puts(w, "]");
@@ -203,6 +211,11 @@ void tool_answer_write_delta(struct writer *w, const struct tool_answer *t)
 {
     const char *before = "{";
 
+    if (t->is_old) {
+        const struct one_call *c = &t->calls[0];
+        write_function(w, "function_call", c, !c->is_sent, c->n_sent);
+        return;
+    }
     write_puts(w, "\"tool_calls\":[");
     for (uint32_t i = 0; i < t->n; i++) {
         const struct one_call *c = &t->calls[i];
@@ -211,7 +224,7 @@ void tool_answer_write_delta(struct writer *w, const struct tool_answer *t)
         write_format(w, "%s\"index\":%u,", before, i);
         if (!c->is_sent)
             write_head(w, c);
-        write_function(w, c, !c->is_sent, c->n_sent);
+        write_function(w, "function", c, !c->is_sent, c->n_sent);
         write_puts(w, "}");
         before = ",{";
     }

@@ -32,7 +32,7 @@ struct tool_call_view {
     size_t n_sent;  /* bytes of the arguments */
 };
 void tool_answer_view(const struct tool_answer *t, uint32_t i, struct tool_call_view *out);
-/* Write "tool_calls": [...] with all calls. */
+/* Write "tool_calls": [...] with all calls, or "function_call": {...} in the older form. */
 void tool_answer_write(struct writer *w, const struct tool_answer *t);
 /* The same with what was not sent yet, in the shape of a stream's delta. */
 bool tool_answer_has_delta(const struct tool_answer *t);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/grammar/grammar.h"
 #include "engine/stopping.h"
 #include "server/api/structured.h"
@@ -315,6 +316,10 @@ enum status tools_read(struct tools_use *u, struct grammar **grammar, struct sto
     buf_init(&u->types, TYPES_BYTES_MAX);
     if (!is_chat && js_len(js_get_set(body, "tools")) > 0)
         return buf_why(why, ERR_UNSUPPORTED, "tools: only chats have them");
+    static const char *const old[] = {"functions", "function_call"};
+    for (size_t i = 0; i < ARRAY_SIZE(old); i++)
+        if (js_get_set(body, old[i])) /* a chat's body has it no longer: functions.h */
+            return buf_why(why, ERR_UNSUPPORTED, "%s: only chats have it", old[i]);
     enum status s = js_get_bool(body, "parallel_tool_calls", &parallel, why);
     if (s == OK)
         s = read_tools(kit, body, &w.tools, &u->names, why);

@@ -25,6 +25,7 @@ struct tools_use {
     struct buf names;                 /* of functions, each ends with NUL */
     struct buf types;                 /* as in struct call_names */
     uint32_t n_calls_max;
+    bool is_old;    /* answers have `function_call`: functions.h */
     bool short_ids; /* as in struct chat_traits */
 };
 

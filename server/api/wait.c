@@ -13,6 +13,7 @@ void wait_fini(struct wait *w)
 {
     buf_fini(&w->why);
     js_unref(w->body);
+    js_unref(w->tools);
 }
 
 void wait_unref(struct wait *w)

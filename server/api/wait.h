@@ -32,6 +32,7 @@ struct wait {
     const char *not_found;        /* code of an ERR_NOT_FOUND */
     bool makes_body;              /* the work makes `body`, and there is no resumed() */
     struct json *body;            /* a reference; the call is to be read from it */
+    struct json *tools;           /* a reference: of the preamble in the body; NULL: none */
 
     enum status status;
     struct buf why;

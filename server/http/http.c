@@ -15,6 +15,7 @@
 #include "server/http/http_exchange.h"
 #include "server/http/http_private.h"
 #include "server/http/http_slot.h"
+#include "server/http/request_id.h"
 #include "server/http/http_tls.h"
 #include "server/http/work_pool.h"
 
@@ -171,21 +172,12 @@ static enum MHD_Result advance(struct http_exchange *x)
 
 /* --- requests --- */
 
-static bool id_is_sane(const char *id)
-{
-    size_t n = id ? strlen(id) : 0;
-
-    if (n == 0 || n >= HTTP_ID_BYTES)
-        return false;
-    return strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
-}
-
 static void set_id(struct http_exchange *x)
 {
     const char *given = http_header(x, "X-Request-Id");
     uint8_t bytes[12];
 
-    if (id_is_sane(given)) {
+    if (request_id_is_sane(given)) {
         snprintf(x->id, sizeof x->id, "%s", given);
     } else {
         hash_random(bytes, sizeof bytes);

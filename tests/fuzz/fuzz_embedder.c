@@ -1,5 +1,6 @@
 /* fuzz_embedder.c - any bytes as the files of an embedding model: config.json, and, behind lines of
- * "-----", the files of sentence-transformers. An absent part is an absent file.
+ * "-----", the files of sentence-transformers. An absent part is an absent file. The same files are
+ * read as those of a model with labels.
  *
  * Checks beyond crashes: an error has a message; what is accepted keeps its bounds; reading twice
  * gives the same result. */
@@ -11,6 +12,7 @@
 
 #include "base/check.h"
 #include "engine/embedder_files.h"
+#include "engine/embedder_labels.h"
 #include "engine/model/family.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -85,7 +87,7 @@ static void check_model(const struct model_config *m)
         return;
     ASSERT(m->n_heads * m->head_dim == m->dim && m->n_kv_heads == m->n_heads);
     ASSERT(m->max_pos > 0 && m->max_pos <= 1 << 20 && m->own[0] <= 1 << 20);
-    ASSERT(m->own[1] <= 1 << 20 && !m->tied && !m->window);
+    ASSERT(m->n_types <= 1 << 20 && !m->tied && !m->window);
 }
 
 static bool same_text(const char *a, const char *b)
@@ -113,6 +115,30 @@ static void check_files(uint32_t dim, bool is_encoder)
     buf_fini(&why);
 }
 
+static void check_labels(uint32_t n)
+{
+    struct embedder_labels l, again;
+    float logits[3] = {-200, 3, 1e30f};
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = embedder_labels_load(&l, dir, n, &why);
+    ASSERT(s == OK || why.len > 0);
+    ASSERT(embedder_labels_load(&again, dir, n, NULL) == s);
+    if (s == OK) {
+        ASSERT(l.n == n && l.of_texts == again.of_texts && l.of_pairs == again.of_pairs);
+        ASSERT(l.has_types == again.has_types);
+        for (uint32_t i = 0; i < n; i++)
+            ASSERT(same_text(l.names[i], again.names[i]));
+        embedder_labels_activate(l.of_pairs, logits, ARRAY_SIZE(logits));
+        for (size_t i = 0; i < ARRAY_SIZE(logits) && l.of_pairs != LABELS_PLAIN; i++)
+            ASSERT(logits[i] >= 0 && logits[i] <= 1);
+        embedder_labels_fini(&l);
+        embedder_labels_fini(&again);
+    }
+    buf_fini(&why);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct model_config m;
@@ -125,6 +151,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ASSERT(s == OK || why.len > 0);
     if (s == OK)
         check_model(&m);
+    ASSERT(s != OK || m.n_labels <= MODEL_N_LABELS_MAX);
+    check_labels(s == OK && m.n_labels > 0 ? m.n_labels : 2);
     buf_fini(&why);
     check_files(s == OK ? m.dim : 32, s != OK || m.family->is_encoder);
     return 0;

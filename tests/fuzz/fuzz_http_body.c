@@ -21,6 +21,7 @@
 #include "server/api/route.h"
 #include "server/server.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/unit/server/fake_embedder.h"
 #include "tests/unit/server/fake_engine.h"
 
 #define MODEL_LEN 512
@@ -312,15 +313,21 @@ static struct server *the_server(void)
     static struct server srv;
     static struct config config;
     static bool ready;
-    char *args[] = {program, flag, model, embedding_flag, embedding_model}, *env[] = {NULL};
+    static char rerank_flag[] = "--rerank-model", name_flag[] = "--served-rerank-model-name";
+    static char name[] = "judge";
+    char *args[] = {program,         flag,      model, embedding_flag, embedding_model, rerank_flag,
+                    embedding_model, name_flag, name};
+    char *env[] = {NULL};
 
     if (!ready) {
         ready = true;
         log_init(LOG_ERROR, false);
         ASSERT(hash_init() == OK);
-        ASSERT(config_load(&config, 5, args, env, NULL) == OK);
+        ASSERT(config_load(&config, ARRAY_SIZE(args), args, env, NULL) == OK);
         ASSERT(server_init(&srv, &config, fake_engine_create(MODEL_LEN)) == OK);
-        ASSERT(embeddings_open(&srv.embeddings, &srv, NULL) == OK);
+        atomic_store(&fake_embedder_n_labels, 1);
+        ASSERT(embeddings_open(&srv.embeddings, &srv, EMBEDDINGS_VECTORS, NULL) == OK);
+        ASSERT(embeddings_open(&srv.classifier, &srv, EMBEDDINGS_LABELS, NULL) == OK);
     }
     return &srv;
 }

@@ -1,10 +1,13 @@
-/* tarn-embed - the vector of a text, from engine/embedder.h.
+/* tarn-embed - the vector of a text, or the logits of a text or a pair, from engine/embedder.h.
  *
  *     tarn-embed MODEL_DIR TEXT_FILE OUT_FILE [--dtype T] [--quantization Q] [--cpu-variant V]
  *                [--threads N] [--step N] [--max-tokens N] [--role query]
+ *                [--classify FILE]
  *
  * OUT_FILE gets raw little-endian float32 [dim]. Standard output gets the model's name, the number
- * of tokens that were computed, and the ids of the whole text. A test program. */
+ * of tokens that were computed, and the ids of the whole text. With --classify the model is one with
+ * labels, OUT_FILE gets [labels], and the ids are those that were computed; FILE is the second text
+ * of a pair, and "-" stands for none. A test program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +29,8 @@ static void check(enum status s, const struct buf *why)
         die(status_name(s), buf_str(why));
 }
 
+static const char *second_file; /* of --classify; "-": none */
+
 static void parse(struct embedder_config *c, enum embedder_role *role, int argc, char **argv)
 {
     if (argc < 4)
@@ -35,6 +40,8 @@ static void parse(struct embedder_config *c, enum embedder_role *role, int argc,
         const char *v = argv[i + 1];
         if (!strcmp(argv[i], "--role"))
             *role = !strcmp(v, "query") ? EMBEDDER_QUERY : EMBEDDER_DOCUMENT;
+        else if (!strcmp(argv[i], "--classify"))
+            second_file = v;
         else if (!strcmp(argv[i], "--dtype"))
             c->dtype = v;
         else if (!strcmp(argv[i], "--quantization"))
@@ -88,6 +95,47 @@ static void print_ids(const char *dir, const char *text, size_t len, struct buf 
     buf_fini(&ids);
 }
 
+static void tokenize_file(struct embedder *e, const char *path, bool add_special, struct buf *ids,
+                          struct buf *why)
+{
+    size_t len;
+    char *text = read_text(path, &len);
+
+    buf_init(ids, EMBEDDER_IDS_BYTES_MAX);
+    check(embedder_tokenize(e, EMBEDDER_PLAIN, text, len, add_special, ids, why), why);
+    free(text);
+}
+
+/* Classify the text, or the pair. */
+static void classify(struct embedder *e, char **argv, struct buf *why)
+{
+    bool is_pair = strcmp(second_file, "-") != 0;
+    float *logits = calloc(embedder_labels(e)->n, sizeof *logits);
+    struct buf first, second, ids;
+    uint32_t n_first = UINT32_MAX, n;
+
+    if (!logits)
+        die("out of memory", "");
+    buf_init(&ids, EMBEDDER_IDS_BYTES_MAX);
+    tokenize_file(e, argv[2], !is_pair, &first, why);
+    if (is_pair) {
+        tokenize_file(e, second_file, false, &second, why);
+        check(embedder_join(e, &first, &second, embedder_max_tokens(e), &ids, &n_first, why), why);
+        buf_fini(&second);
+    }
+    uint32_t *all = (uint32_t *)(void *)(is_pair ? ids.data : first.data);
+    n = embedder_cut(e, all, (is_pair ? ids.len : first.len) / 4, embedder_max_tokens(e), true);
+    check(embedder_classify_ids(e, all, n, n_first, logits, why), why);
+    printf("%s %u", embedder_name(e), n);
+    for (uint32_t i = 0; i < n; i++)
+        printf(" %u", all[i]);
+    printf("\n");
+    write_vector(argv[3], logits, embedder_labels(e)->n);
+    buf_fini(&first);
+    buf_fini(&ids);
+    free(logits);
+}
+
 int main(int argc, char **argv)
 {
     struct embedder_config c = {0};
@@ -99,7 +147,14 @@ int main(int argc, char **argv)
 
     buf_init(&why, BUF_WHY_MAX);
     parse(&c, &role, argc, argv);
+    c.classifies = second_file != NULL;
     check(embedder_open(&e, &c, &why), &why);
+    if (second_file) {
+        classify(e, argv, &why);
+        embedder_close(e);
+        buf_fini(&why);
+        return 0;
+    }
     float *v = calloc(embedder_dim(e), sizeof *v);
     char *text = read_text(argv[2], &len);
     if (!v)

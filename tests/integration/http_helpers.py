@@ -18,6 +18,7 @@ from typing import Any, Callable
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests" / "tools"))
+import sent_requests  # noqa: E402
 import tarn_test  # noqa: E402
 
 TIMEOUT = tarn_test.patience(120)
@@ -73,7 +74,9 @@ class Server:
         connection.close()
         names = {k.lower(): v for k, v in response.getheaders()}
         is_json = names.get("content-type", "").startswith("application/json") and raw
-        return response.status, names, json.loads(raw) if is_json else raw.decode()
+        answer = json.loads(raw) if is_json else raw.decode()
+        sent_requests.note(method, path, data, response.status, answer)
+        return response.status, names, answer
 
     def post(self, path: str, body: Any) -> Any:
         status, _, answer = self.request("POST", path, body)
@@ -189,6 +192,8 @@ def run_one(test: Callable[[], None]) -> bool:
 def run_tests(tests: list[Callable[[], None]], n_at_once: int = 1) -> int:
     """Run each test and print one line for it; return the exit status. Tests that mostly wait and
     share nothing may run n_at_once."""
+    sent_requests.watch_sdks()
+    sent_requests.check_at_end()
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as pool:
         n_failed = list(pool.map(run_one, tests)).count(False)
     print(f"{len(tests) - n_failed} passed, {n_failed} failed")

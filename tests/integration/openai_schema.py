@@ -12,7 +12,8 @@ from http_helpers import tarn_test
 
 URN = "urn:openai"
 # Members that OpenAI's recorded answers have as null, which its schema forbids.
-NULL_IN_ANSWERS = {"Response": ("usage",), "ModelResponseProperties": ("user",)}
+NULL_IN_ANSWERS = {"Response": ("usage",), "ModelResponseProperties": ("user",),
+                   "CreateChatCompletionStreamResponse": ("usage",)}
 
 
 class Schemas(dict[str, Any]):

@@ -147,8 +147,10 @@ class Bert(unittest.TestCase):
                 ("xlm-roberta", {"pad_token_id": 49}, "no position behind pad_token_id 49"),
                 ("xlm-roberta", {"pad_token_id": -1}, "pad_token_id"),
                 ("xlm-roberta", {"pad_token_id": 1 << 33}, "pad_token_id"),
+                ("bert", {"architectures": ["BertForTokenClassification"]},
+                 "the nearest is BertForSequenceClassification"),
                 ("bert", {"architectures": ["BertForSequenceClassification"]},
-                 "the nearest is BertModel"),
+                 "a model that classifies texts embeds none"),
                 ("bert", {"architectures": ["ModernBertModel"]}, "ModernBertModel is not supp")):
             self.make(kind)
             config = json.loads((self.model / "config.json").read_text())

@@ -310,7 +310,7 @@ def wrong_types_name_the_field() -> None:
 
 def what_is_not_supported_is_named() -> None:
     for key, value in (("audio", {"voice": "x"}), ("modalities", ["audio"]),
-                       ("response_format", {"type": "grammar"}), ("functions", [{}])):
+                       ("response_format", {"type": "grammar"}), ("suffix", "x")):
         refused(CHAT, user("x", **{key: value}), 400, key, "unsupported_parameter")
     refused(TEXT, {"prompt": "x", "suffix": "y"}, 400, "suffix")
     refused(CHAT, user("x", best_of=2), 400, "best_of")

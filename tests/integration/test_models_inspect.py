@@ -211,6 +211,11 @@ def mixtures_and_encoders_are_told_apart() -> None:
         assert 0 < found["active_parameters"] < found["parameters"], found
         _, out, _ = inspect(mixture)
         assert "for each token" in out and "experts" in out, out
+        tiny_bert.make(encoder, "bert", labels=3, prefix="bert.")
+        found = report(encoder)
+        assert found["loads"] and found["use"] == "classification" and found["labels"] == 3, found
+        _, out, _ = inspect(encoder)
+        assert "as its rerank model only" in out and "chat template" not in out, out
         tiny_bert.make(encoder, "bert")
         found = report(encoder)
         assert found["loads"] and found["use"] == "embeddings", found

@@ -38,7 +38,8 @@ import numpy_gguf  # noqa: E402
 import stories_to_hf  # noqa: E402
 
 WINDOW_TOKENS = 512    # the context of stories260K
-CHARS_PER_TOKEN = 4    # more than enough text for them with the small vocabularies here
+CHARS_PER_TOKEN = 4    # more than enough text for them with small vocabularies
+CHARS_PER_TOKEN_MAX = 8  # and with those of other models
 # Growth of the perplexity, as a share. int8 is near enough to f32 for its sign to be chance.
 BOUNDS = {("int8", 32): 0.003, ("int8", 128): 0.003, ("int4", 32): 0.04}
 UNBOUND = [("int4", 128)]
@@ -47,8 +48,9 @@ KV_UNBOUND = ["f16", "bf16"]
 GGUF_TYPES = ["q8_0", "q6_k", "q5_0", "q4_1", "q4_0", "q4_k"]
 
 
-def read_windows(model: Path, text: str, n: int, n_tokens: int) -> list[list[int]]:
-    n_chars = n_tokens * CHARS_PER_TOKEN
+def read_windows(model: Path, text: str, n: int, n_tokens: int,
+                 chars_per_token: int) -> list[list[int]]:
+    n_chars = n_tokens * chars_per_token
     step = (len(text) - n_chars) // n
     windows = []
     with tarn_test.server(model, "--served-model-name", "model") as url:
@@ -140,7 +142,8 @@ def main() -> None:
         model = args.model or folder / "model"
         if not args.model:
             stories_to_hf.convert(MODEL, model)
-        windows = read_windows(model, text, args.windows, args.tokens)
+        windows = read_windows(model, text, args.windows, args.tokens,
+                               CHARS_PER_TOKEN_MAX if args.model else CHARS_PER_TOKEN)
         good = measure(model, windows, args.all or bool(args.model), not args.model, options,
                        folder)
     sys.exit(0 if good else 1)

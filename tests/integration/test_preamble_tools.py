@@ -198,6 +198,59 @@ def a_name_is_resolved_for_the_tenant_that_asks() -> None:
     ok(server, "DELETE", f"{PREAMBLES}/house")
 
 
+def other_apis_name_a_preamble_too() -> None:
+    """Messages, count_tokens, responses and input_tokens have the tokens of the chat."""
+    server = SERVERS["behind"]
+    ok(server, "PUT", f"{PREAMBLES}/house", {"system": SYSTEM, "tools": TOOLS})
+    ok(server, "PUT", "/v1/documents/ship", {"text": "The captain of Kumnor is Vomta."})
+    ask = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 1, "temperature": 0}
+    respond = {"input": QUESTION, "max_output_tokens": 16, "temperature": 0}
+    own = [{"name": "own", "description": "x", "input_schema": {"type": "object"}}]
+    for more in ({}, {"documents": ["ship"]}):
+        n = len(ids(server, chat(preamble="house", **more)))
+        assert cached(server, chat(preamble="house", **more))[0] == n
+        usage = ok(server, "POST", "/v1/messages", {**ask, **more, "preamble": "house"})["usage"]
+        assert usage["input_tokens"] + usage["cache_read_input_tokens"] \
+            + usage["cache_creation_input_tokens"] == n, (usage, n)
+        # All but the last, incomplete block is found: the ids are those of the chat.
+        assert usage["cache_read_input_tokens"] >= n - 32, (usage, n)
+        counted = ok(server, "POST", "/v1/messages/count_tokens",
+                     {**ask, **more, "preamble": "house"})
+        assert counted["input_tokens"] == n, (counted, n)
+        answer = ok(server, "POST", "/v1/responses", {**respond, **more, "preamble": "house"})
+        usage = answer["usage"]
+        assert usage["input_tokens"] == n, (usage, n)
+        assert usage["input_tokens_details"]["cached_tokens"] >= n - 32, (usage, n)
+        assert answer["instructions"] == SYSTEM, answer
+        counted = ok(server, "POST", "/v1/responses/input_tokens",
+                     {"input": QUESTION, **more, "preamble": "house"})
+        assert counted["input_tokens"] == n, (counted, n)
+    # Own tools take the place of the preamble's.
+    for tools in ([], own):
+        body = {**ask, "preamble": "house", "tools": tools}
+        n = ok(server, "POST", "/v1/messages/count_tokens", body)["input_tokens"]
+        alone = {**ask, "system": SYSTEM, "tools": tools}
+        assert n == ok(server, "POST", "/v1/messages/count_tokens", alone)["input_tokens"]
+        assert n == len(ids(server, chat(SYSTEM, tools=[{"type": "function", "function": {
+            "name": t["name"], "description": t["description"], "parameters": t["input_schema"]}}
+            for t in tools])))
+    # The next turn of a conversation names the preamble again.
+    first = ok(server, "POST", "/v1/responses", {**respond, "preamble": "house"})
+    second = ok(server, "POST", "/v1/responses", {
+        **respond, "preamble": "house", "previous_response_id": first["id"]})
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"], second
+    refused(server, 400, "system: ", "POST", "/v1/messages",
+            {**ask, "system": "Mine.", "preamble": "house"})
+    refused(server, 400, "instructions: ", "POST", "/v1/responses",
+            {**respond, "instructions": "Mine.", "preamble": "house"})
+    status, answer = call(server, "POST", "/v1/messages", {**ask, "preamble": "none"})
+    assert status == 404 and "none" in json.dumps(answer), answer
+    error = refused(server, 404, "none", "POST", "/v1/responses", {**respond, "preamble": "none"})
+    assert error["code"] == "preamble_not_found", error
+    ok(server, "DELETE", "/v1/documents/ship")
+    ok(server, "DELETE", f"{PREAMBLES}/house")
+
+
 def mistakes_are_named() -> None:
     server = SERVERS["behind"]
     for tools, words in (({}, "tools: "), ([{"type": "x"}], "tools[0].type"),
@@ -220,6 +273,7 @@ TESTS = [
     a_document_is_prefilled_behind_the_tools,
     a_named_preamble_brings_its_system_prompt_and_its_tools,
     a_name_is_resolved_for_the_tenant_that_asks,
+    other_apis_name_a_preamble_too,
     mistakes_are_named,
 ]
 

@@ -75,8 +75,8 @@ RULES = [
     Rule(r"^(sudo|apt|apt-get|dpkg|systemctl|systemd-analyze|journalctl|docker|kubectl|pip|pip3|"
          r"git|hf|huggingface-cli|man)\b", "skip",
          why="needs root, a network or another machine"),
-    Rule(r"^curl\b.*/v1/(embeddings|rerank)", "skip",
-         why="needs a second model; the test embeddings asks such a server"),
+    Rule(r"^curl\b.*/v1/(embeddings|rerank|score|classify)", "skip",
+         why="needs a further model; the tests embeddings and scores ask such servers"),
     Rule(r"^curl\b.*/v1/preambles[\s\S]*\"tools\"", "skip",
          why="the demo model's template knows no tools; the test preamble_tools has one that does"),
     Rule(r"^curl\b[\s\S]*captain of Kumnordim is Stamos", expect=r'"content": ?"Stamos\.'),

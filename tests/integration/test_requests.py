@@ -132,7 +132,7 @@ def openais_fields_without_effect_are_taken() -> None:
 
 def unsupported_openai_fields_are_400() -> None:
     for field, value in (("audio", {"voice": "x"}), ("modalities", ["audio"]),
-                         ("response_format", {"type": "grammar"}), ("functions", [{}])):
+                         ("response_format", {"type": "grammar"}), ("suffix", "x")):
         refused(user("x", **{field: value}), field, "supported")
     refused({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages[0].content[0].type", "not supported")

@@ -152,7 +152,19 @@ def preambles_are_listed() -> None:
     line = next(line for line in ctl("preambles", "list").stdout.splitlines()
                 if line.startswith("brief"))
     assert line.endswith("Be brief."), line
-    assert ctl("preambles", "rm", "brief").stdout == "removed: brief\n"
+    # FILE.json has tools too; the demo model's template does not know them.
+    desk = write("desk.json", json.dumps({"system": "Be kind.\n", "tools": []}))
+    assert ctl("preambles", "add", desk, "--id", "desk").stdout.startswith("created: desk")
+    assert "Be kind." in ctl("preambles", "list").stdout
+    tool = {"type": "function", "function": {"name": "find"}}
+    desk = write("desk.json", json.dumps({"system": "Be kind.", "tools": [tool]}))
+    done = ctl("preambles", "add", desk, "--id", "desk", code=1)
+    assert "tools" in done.stderr, done
+    for wrong, words in (("{", "desk.json"), ('{"system": "x", "tool": []}', '"tool"'),
+                         ('{"tools": []}', "system"), ("[]", "system")):
+        done = ctl("preambles", "add", write("desk.json", wrong), code=2)
+        assert words in done.stderr, (wrong, done)
+    assert ctl("preambles", "rm", "brief", "desk").stdout == "removed: brief\nremoved: desk\n"
     assert "brief" not in ctl("preambles", "list").stdout
 
 

@@ -252,7 +252,7 @@ def faults_are_400_and_named() -> None:
             ({"tools": [{"type": "function", "function": {
                 **function, "parameters": {"$ref": "http://x/y"}}}], "tool_choice": "required"},
              "tools", "the parameters of get_weather"),
-            ({"functions": [function]}, "functions", "not supported")):
+            ({"functions": 5}, "functions", "expected an array")):
         status, _, answer = SERVERS["hermes"].request("POST", CHAT, {**body, **more})
         assert status == 400, (more, answer)
         assert answer["error"]["param"].startswith(param), answer

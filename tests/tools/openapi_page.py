@@ -4,13 +4,16 @@ tables of routes and parameters, and the tests.
 
     openapi_page.py            write both
     openapi_page.py --check    exit 1 and name the difference if one is not up to date
+    openapi_page.py --sent DIR choose the tests from what they sent, then write both
 
 Every route and every parameter of the server's tables must be described, and every parameter that
-is described must be in a table and in a test.
+is described must be in a table and have been sent by a test: tests/integration/sent.json has which
+test sends what, and each of those tests compares itself with it (sent_requests.py).
 """
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -24,6 +27,7 @@ from tarn_test import REPO
 API = REPO / "server" / "api"
 DOCUMENT = API / "openapi.json"
 PAGE = REPO / "docs" / "user" / "parameters.md"
+SENT = REPO / "tests" / "integration" / "sent.json"
 COMMAND = "tests/tools/openapi_page.py"
 REFUSED = ("NOT_SET", "REFUSED")
 NOT_DESCRIBED = ("api_media",)  # handlers whose only answer is 501
@@ -96,6 +100,18 @@ ANSWERS: dict[str, Schema] = {
     "Ranking": struct({"id": string(), "model": string(), "usage": ref("Usage"), "results": array(
         struct({"index": integer(0), "relevance_score": number(), "document": struct()},
                ("index", "relevance_score")))}, ("id", "model", "results")),
+    "Scores": struct({
+        "id": string(), "object": of.one_of("list"), "created": integer(), "model": string(),
+        "usage": ref("Usage"), "data": array(struct(
+            {"index": integer(0), "object": of.one_of("score"), "score": number()},
+            ("index", "object", "score")))}, ("id", "object", "created", "model", "data", "usage")),
+    "Classes": struct({
+        "id": string(), "object": of.one_of("list"), "created": integer(), "model": string(),
+        "usage": ref("Usage"), "data": array(struct(
+            {"index": integer(0), "label": of.any_of(string(), {"type": "null"}),
+             "probs": array(number()), "num_classes": integer(1)},
+            ("index", "label", "probs", "num_classes")))},
+        ("id", "object", "created", "model", "data", "usage")),
     "Model": struct({"id": string(), "object": of.one_of("model"), "created": integer(),
                      "owned_by": string(), "max_model_len": integer(1)},
                     ("id", "object", "created", "owned_by")),
@@ -126,8 +142,12 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
                                        if rule in REFUSED}), (), ("response_read.c", "fields")),
     "EmbeddingsRequest": (of.EMBEDDINGS, ("input",), ("embedding_request.c", "fields")),
     "RerankRequest": (of.RERANK, ("query", "documents"),
-                      ("embedding_request.c", "rerank_fields")),
+                      ("score_request.c", "rerank_fields")),
+    "ScoreRequest": (of.SCORE, (), ("score_request.c", "score_fields")),
+    "ClassifyRequest": (of.CLASSIFY, ("input",), ("embedding_request.c", "classify_fields")),
     "TokenizeRequest": (of.TOKENIZE, (), ("api_tokenize.c", "tokenize_fields")),
+    "GenerateRequest": (of.GENERATE, ("token_ids",), ("api_generate.c", "fields")),
+    "AbortRequest": (of.ABORT, (), None),
     "DetokenizeRequest": (of.DETOKENIZE, ("tokens",), ("api_tokenize.c", "detokenize_fields")),
     "DocumentRequest": (of.DOCUMENT, ("text",), ("document_json.c", "members")),
     "DocumentChange": ({k: of.DOCUMENT[k] for k in ("pin", "ttl", "prefill")}, (),
@@ -145,6 +165,8 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("POST", "/v1/completions", "CompletionRequest", "Completion", True, {}, "Continue a text"),
     ("POST", "/v1/completions/render", "CompletionRequest", "", False, {},
      "The prompts of a completion as token ids"),
+    ("POST", "/inference/v1/generate", "GenerateRequest", "Completion", True, {},
+     "Continue token ids"),
     ("POST", "/v1/messages", "MessagesRequest", "AnthropicMessage", True, {},
      "Answer messages, as Anthropic's API"),
     ("POST", "/v1/messages/count_tokens", "CountTokensRequest", "TokenCount", False, {},
@@ -165,6 +187,10 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("POST", "/v1/rerank", "RerankRequest", "Ranking", False, {}, "Rank documents by a query"),
     ("POST", "/v2/rerank", "RerankRequest", "Ranking", False, {}, "The same"),
     ("POST", "/rerank", "RerankRequest", "Ranking", False, {}, "The same"),
+    ("POST", "/v1/score", "ScoreRequest", "Scores", False, {}, "How well pairs of texts fit"),
+    ("POST", "/score", "ScoreRequest", "Scores", False, {}, "The same"),
+    ("POST", "/v1/classify", "ClassifyRequest", "Classes", False, {}, "Labels of texts"),
+    ("POST", "/classify", "ClassifyRequest", "Classes", False, {}, "The same"),
     ("GET", "/v1/estimate", "", OBJECT, False,
      {"prompt_tokens": integer(1), "max_tokens": integer(1), "priority": integer(),
       "cached_tokens": integer(0)}, "When a request would be served"),
@@ -172,6 +198,10 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("GET", "/v1/models/{id}", "", "Model", False, {}, "One model"),
     ("POST", "/tokenize", "TokenizeRequest", "Tokens", False, {}, "Token ids of text or messages"),
     ("POST", "/detokenize", "DetokenizeRequest", "Text", False, {}, "The text of token ids"),
+    ("POST", "/v1/tokenize", "TokenizeRequest", "Tokens", False, {}, "The same"),
+    ("POST", "/v1/detokenize", "DetokenizeRequest", "Text", False, {}, "The same"),
+    ("POST", "/abort_requests", "AbortRequest", OBJECT, False, {}, "End calls by their ids"),
+    ("POST", "/abort_request", "AbortRequest", OBJECT, False, {}, "The same"),
     ("GET", "/v1/documents", "", OBJECT, False,
      {"limit": integer(1, 1000), "after": string(), "filter": string("a JSON object")},
      "The registered documents, in pages"),
@@ -197,6 +227,8 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("GET", "/metrics", "", "", False, {}, "Prometheus text"),
     ("GET", "/cache", "", OBJECT, False, {"spans": integer(0, 256)}, "Content of the KV cache"),
     ("DELETE", "/cache", "", OBJECT, False, {"span": string()}, "Evict what no request uses"),
+    ("POST", "/reset_prefix_cache", "", OBJECT, False, {}, "Evict what no request uses"),
+    ("POST", "/flush_cache", "", OBJECT, False, {}, "The same"),
     ("GET", "/openapi.json", "", OBJECT, False, {}, "This document"),
 ]
 
@@ -308,43 +340,116 @@ def openapi() -> str:
 
 HEAD = f"""# Parameters
 
-This page is generated by `{COMMAND}` from the server's tables and the tests
-that use each parameter. The test `openapi_page` compares them. `GET /openapi.json` has the same as
-a document for programs. What the parameters mean is on the pages of [API](api.md),
-[structured](structured.md), [tools](tools.md), [messages](messages.md),
-[responses](responses.md), [retrieval](retrieval.md) and [models](models.md).
+This page is generated by `{COMMAND}` from the server's tables and from what
+the tests really send. Each test that is named sends the parameter, its members and its words to
+this endpoint and gets an answer, or the error that names the parameter; a test that no longer does
+so fails. `GET /openapi.json` has the same as a document for programs. What the parameters mean is
+on the pages of [API](api.md), [structured](structured.md), [tools](tools.md),
+[messages](messages.md), [responses](responses.md), [retrieval](retrieval.md) and
+[models](models.md).
 
 A parameter that is not listed is ignored and named in the header `X-Tarn-Ignored-Fields`.
 """
-# Title, body, tests that are looked at first.
+# Body, and the tests that are looked at first.
 SECTIONS = [
-    ("POST /v1/chat/completions", "ChatRequest",
-     ["test_openai_client.py", "test_requests.py", "test_tools.py", "test_reasoning.py",
-      "test_structured.py", "test_answer_rules.py", "test_http.py"]),
-    ("POST /v1/completions", "CompletionRequest",
-     ["test_openai_client.py", "test_requests.py", "test_answer_rules.py", "test_http.py"]),
-    ("POST /v1/messages", "MessagesRequest", ["test_messages.py", "test_messages_request.c"]),
-    ("POST /v1/responses", "ResponsesRequest", ["test_responses.py"]),
-    ("POST /v1/embeddings", "EmbeddingsRequest", ["test_embeddings.py"]),
-    ("POST /v1/rerank", "RerankRequest", ["test_embeddings.py"]),
-    ("POST /tokenize", "TokenizeRequest", ["test_http.py", "test_special_tokens.py"]),
-    ("POST /detokenize", "DetokenizeRequest", ["test_http.py"]),
-    ("PUT /v1/documents/{id}", "DocumentRequest", ["test_documents_api.py"]),
-    ("PUT /v1/preambles/{id}", "PreambleRequest", ["test_documents_api.py"]),
+    ("ChatRequest", ["test_openai_client.py", "test_requests.py", "test_tools.py",
+                     "test_reasoning.py", "test_structured.py", "test_answer_rules.py",
+                     "test_http.py"]),
+    ("CompletionRequest", ["test_openai_client.py", "test_requests.py", "test_answer_rules.py",
+                           "test_http.py"]),
+    ("MessagesRequest", ["test_messages.py"]),
+    ("ResponsesRequest", ["test_responses.py"]),
+    ("EmbeddingsRequest", ["test_embeddings.py"]),
+    ("RerankRequest", ["test_embeddings.py", "test_scores.py"]),
+    ("ScoreRequest", ["test_scores.py"]),
+    ("ClassifyRequest", ["test_scores.py"]),
+    ("TokenizeRequest", ["test_http.py", "test_special_tokens.py"]),
+    ("DetokenizeRequest", ["test_http.py"]),
+    ("GenerateRequest", []),
+    ("AbortRequest", []),
+    ("DocumentRequest", ["test_documents_api.py"]),
+    ("DocumentChange", ["test_documents_api.py"]),
+    ("PreambleRequest", ["test_documents_api.py"]),
 ]
+NO_EFFECT = "no effect"
 
 
-def test_files() -> dict[str, str]:
-    files = [*sorted((REPO / "tests" / "integration").glob("test_*.py")),
-             *sorted((REPO / "tests" / "unit" / "server" / "api").glob("test_*.c"))]
-    return {file.name: file.read_text() for file in files}
+def first_operation(body: str) -> str:
+    """The first operation with this body: the one whose parameters are proven."""
+    return next(f"{row[0]} {row[1]}" for row in OPERATIONS if row[2] == body)
 
 
-def test_of(name: str, first: list[str], texts: dict[str, str]) -> str:
-    """The first file that uses the parameter."""
-    use = re.compile(rf"""["']{name}\\?["']|\b{name}=""")
-    order = [*first, "test_params.c", *(file for file in texts if file not in first)]
-    return next((file for file in order if use.search(texts[file])), "")
+@functools.lru_cache(None)
+def patterns() -> list[tuple[str, re.Pattern[str]]]:
+    """Of all operations; those without an id first."""
+    rows = sorted(OPERATIONS, key=lambda row: "{id}" in row[1])
+    return [(f"{row[0]} {row[1]}",
+             re.compile(re.escape(f"{row[0]} {row[1]}").replace(r"\{id\}", "[^/]+")))
+            for row in rows]
+
+
+def operation_of(method: str, path: str) -> str:
+    """The operation that serves a path, else an empty string."""
+    return next((name for name, pattern in patterns()
+                 if pattern.fullmatch(f"{method} {path}")), "")
+
+
+def parts_of(name: str, schema: Schema) -> list[str]:
+    """A parameter, its members and its words, as sent_requests.py names them."""
+    parts = [name]
+    for one in schema.get("anyOf", [schema]):
+        if "$ref" in one:
+            one = of.COMPONENTS[one["$ref"].rsplit("/", 1)[1]]
+        words = one.get("items", one).get("enum", ())
+        parts += [f"{name}={word}" for word in words]
+        for member, inner in one.get("properties", {}).items():
+            parts.append(f"{name}.{member}")
+            parts += [f"{name}.{member}={word}" for word in inner.get("enum", ())]
+    if support_of(schema) == NO_EFFECT:
+        return [name]
+    return list(dict.fromkeys(parts))
+
+
+def claims() -> dict[str, dict[str, list[str]]]:
+    """Operation -> parameter -> what tests must have sent. "": the operation itself."""
+    made: dict[str, dict[str, list[str]]] = {}
+    for method, path, _, _, _, query, _ in OPERATIONS:
+        made[f"{method} {path}"] = {"": [""], **{name: parts_of(name, schema)
+                                                 for name, schema in query.items()}}
+    for body, _ in SECTIONS:
+        rows = made[first_operation(body)]
+        properties, _, table = BODIES[body]
+        rows.update({name: parts_of(name, schema) for name, schema in properties.items()})
+        rows.update({name: ["!" + name] for name, rule in (c_table(*table) if table else [])
+                     if rule in REFUSED})
+    return made
+
+
+def tests_that_send(sent: dict[str, dict[str, list[str]]]) -> dict[tuple[str, str], list[str]]:
+    """Operation and part -> the tests with it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for test, operations in sent.items():
+        for operation, parts in operations.items():
+            for part in parts:
+                found.setdefault((operation, part), []).append(test)
+    return found
+
+
+def read_sent(folder: Path) -> None:
+    """Choose a test for each claim from the files of a folder, and write sent.json."""
+    found = tests_that_send({file.stem + ".py": json.loads(file.read_text())
+                             for file in sorted(folder.glob("*.json"))})
+    first = {first_operation(body): tests for body, tests in SECTIONS}
+    chosen: dict[str, dict[str, list[str]]] = {}
+    for operation, rows in claims().items():
+        for part in (part for parts in rows.values() for part in parts):
+            tests = sorted(found.get((operation, part), []))
+            wanted = first.get(operation, [])
+            tests.sort(key=lambda t: wanted.index(t) if t in wanted else len(wanted))
+            if tests:
+                chosen.setdefault(tests[0], {}).setdefault(operation, []).append(part)
+    rows_of = {test: dict(sorted(rows.items())) for test, rows in sorted(chosen.items())}
+    SENT.write_text(json.dumps(rows_of, indent=1) + "\n")
 
 
 def value_of(schema: Schema) -> str:
@@ -371,27 +476,43 @@ def value_of(schema: Schema) -> str:
 
 def support_of(schema: Schema) -> str:
     words = schema.get("description", "")
-    return words if words == "no effect" else "yes"
+    return words if words == NO_EFFECT else "yes"
 
 
-def section(title: str, body: str, first: list[str], texts: dict[str, str]) -> str:
-    properties, required, table = BODIES[body]
-    lines = [f"\n## {title}\n", "| parameter | values | supported | test |", "|---|---|---|---|"]
-    for name, schema in properties.items():
-        test = test_of(name, first, texts)
-        if not test:
-            raise SystemExit(f"{title}: no test uses {name}")
-        value = value_of(schema) + (", required" if name in required else "")
-        lines.append(f"| `{name}` | {value} | {support_of(schema)} | `{test}` |")
-    for name, rule in c_table(*table) if table else []:
-        if rule in REFUSED:
-            lines.append(f"| `{name}` | | refused by name | `test_openapi.py` |")
-    return "\n".join([*lines, ""])
+def cell(operation: str, parts: list[str], found: dict[tuple[str, str], list[str]],
+         missing: list[str]) -> str:
+    """The tests of a row."""
+    missing += [f"{operation} {part}".strip() for part in parts if (operation, part) not in found]
+    tests = dict.fromkeys(test for part in parts for test in found.get((operation, part), []))
+    return ", ".join(f"`{test}`" for test in tests)
 
 
 def page() -> str:
-    texts = test_files()
-    return HEAD + "".join(section(*row, texts) for row in SECTIONS)
+    found = tests_that_send(json.loads(SENT.read_text()))
+    made, missing = claims(), []
+    lines = [HEAD, "## Endpoints", "", "| endpoint | answer | test |", "|---|---|---|"]
+    lines += [f"| `{row[0]} {row[1]}` | {row[6]} | "
+              f"{cell(f'{row[0]} {row[1]}', [''], found, missing)} |" for row in OPERATIONS]
+    for method, path, body, _, _, query, _ in OPERATIONS:
+        operation = f"{method} {path}"
+        properties, required = (BODIES[body][0], BODIES[body][1]) if body in BODIES and \
+            operation == first_operation(body) else ({}, ())
+        if not properties and not query:
+            continue
+        lines += ["", f"## {operation}", "", "| parameter | values | supported | test |",
+                  "|---|---|---|---|"]
+        for name, parts in made[operation].items():
+            if not name:
+                continue
+            schema = properties.get(name, query.get(name))
+            value = value_of(schema) + (", required" if name in required else "") if schema else ""
+            support = support_of(schema) if schema else "refused by name"
+            lines.append(f"| `{name}` | {value} | {support} | "
+                         f"{cell(operation, parts, found, missing)} |")
+    if missing:
+        raise SystemExit(f"no test sends this, or {SENT.name} does not know it (see "
+                         "tests/integration/sent_requests.py):\n  " + "\n  ".join(missing))
+    return "\n".join([*lines, ""])
 
 
 # --- main ---
@@ -411,8 +532,13 @@ def differs(file: Path, text: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--sent", type=Path, metavar="DIR",
+                        help="what tests with TARN_SENT_DIR=DIR wrote: choose the page's tests")
+    args = parser.parse_args()
+    if args.sent:
+        read_sent(args.sent)
     made = {DOCUMENT: openapi(), PAGE: page()}
-    if parser.parse_args().check:
+    if args.check:
         return int(any([differs(file, text) for file, text in made.items()]))
     for file, text in made.items():
         file.write_text(text)

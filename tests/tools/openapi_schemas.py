@@ -88,7 +88,9 @@ RESPONSE_FORMAT = any_of(
     struct({"type": one_of("text", "json_object")}, ("type",)),
     struct({"type": one_of("json_schema"), "json_schema": struct(
         {"name": string(), "strict": switch(), "schema": SCHEMA}, ("schema",))},
-        ("type", "json_schema")))
+        ("type", "json_schema")),
+    struct({"type": one_of("structural_tag"), "format": struct(), "structures": array(struct()),
+            "triggers": array(string())}, ("type",)))
 
 COMPONENTS = {"CacheControl": CACHE_CONTROL, "TextPart": TEXT_PART, "ToolCall": TOOL_CALL,
               "Message": MESSAGE, "Tool": TOOL, "DocumentEntry": DOCUMENT_ENTRY}
@@ -138,6 +140,12 @@ GENERATION: dict[str, Schema] = {
     "prompt_cache_options": struct({"mode": one_of("implicit", "explicit"),
                                     "ttl": one_of("5m", "30m", "1h", "24h")}),
     "session_id": string("names a job", minLength=1, maxLength=256),
+    "request_id": string("the id of the answer behind its prefix; POST /abort_requests ends it",
+                         pattern="^[A-Za-z0-9._-]{1,63}$"),
+    "rid": string("SGLang's name of request_id", pattern="^[A-Za-z0-9._-]{1,63}$"),
+    "kv_transfer_params": struct({"do_remote_decode": switch(), "do_remote_prefill": switch()},
+                                 words="as vLLM's: see docs/user/routers.md"),
+    "return_timings": switch("the answer has the times of the call"),
     "chat_template": string(words="a template for this request; needs "
                                   "--trust-request-chat-template"),
     "chat_template_kwargs": struct(words="variables of the chat template"),
@@ -153,13 +161,16 @@ GENERATION: dict[str, Schema] = {
     "response_format": RESPONSE_FORMAT,
     "structured_outputs": struct({
         "json": any_of(SCHEMA, string()), "json_object": switch(), "regex": string(),
-        "choice": array(string()), "grammar": string()}),
+        "choice": array(string()), "grammar": string(),
+        "structural_tag": any_of(struct(), string())}),
     "guided_json": any_of(SCHEMA, string()),
     "guided_regex": string(),
     "guided_choice": array(string()),
     "guided_grammar": string(),
     "json_schema": any_of(SCHEMA, string()),
     "grammar": string("GBNF or Lark-like EBNF"),
+    "regex": string("SGLang's name of guided_regex"),
+    "ebnf": string("SGLang's name of guided_grammar"),
     "include_reasoning": switch("whether the answer has what the model thought"),
     "thinking_token_budget": integer(-1, words="tokens of thoughts, whose end is then forced; -1: "
                                      "no bound"),
@@ -182,15 +193,17 @@ GENERATION: dict[str, Schema] = {
     "safety_identifier": string("no effect"),
     "prompt_cache_key": string("no effect"),
     "prediction": struct(words="no effect"),
-    "request_id": with_words({}, "no effect"),
-    "function_call": one_of("none"),
+    "functions": array(struct({"name": string(), "description": string(), "parameters": SCHEMA},
+                              ("name",)), "the older name of tools", maxItems=128),
+    "function_call": any_of(one_of("none", "auto"), struct({"name": string()}, ("name",)),
+                            words="the older name of tool_choice"),
     "modalities": array(one_of("text"), maxItems=1),
 }
 CHAT_ONLY = {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
              "continue_final_message", "add_generation_prompt", "chat_template",
              "chat_template_kwargs",
              "include_reasoning", "thinking_token_budget", "thinking_budget", "reasoning_effort",
-             "preamble", "documents_placement", "function_call",
+             "preamble", "documents_placement", "functions", "function_call",
              "modalities"}
 COMPLETION_ONLY = {"prompt", "best_of", "echo"}
 
@@ -254,7 +267,8 @@ MESSAGES: dict[str, Schema | None] = {
     "frequency_penalty": None, "logit_bias": None, "allowed_token_ids": None, "bad_words": None,
     "min_tokens": None, "ignore_eos": None, "stop_token_ids": None, "priority": None,
     "slo_ttft_ms": None, "slo_tpot_ms": None, "cache_salt": None, "cache_ttl": None,
-    "session_id": None, "chat_template_kwargs": None, "parse_special": None, "documents": None,
+    "session_id": None, "chat_template_kwargs": None, "parse_special": None,
+    "preamble": None, "documents": None,
     "documents_placement": None, "documents_order": None, "retrieval": None,
     "structured_outputs": None,
 }
@@ -323,13 +337,27 @@ EMBEDDINGS = {
     "user": string("no effect"), "input_type": one_of("query", "document"),
     "truncate_prompt_tokens": integer(-1), "add_special_tokens": switch(),
 }
+TEXT_OR_OBJECT = any_of(string(minLength=1), struct({"text": string(minLength=1)}, ("text",)))
+TEXTS = any_of(string(minLength=1), struct({"text": string(minLength=1)}, ("text",)),
+               array(TEXT_OR_OBJECT, minItems=1, maxItems=2047))
+ACTIVATION = {name: switch() for name in ("use_activation", "activation", "softmax")}
 RERANK = {
-    "model": string(), "query": string(),
-    "documents": array(any_of(string(minLength=1), struct({"text": string()}, ("text",))),
-                       minItems=1, maxItems=2047),
+    "model": string(), "query": TEXT_OR_OBJECT,
+    "documents": array(TEXT_OR_OBJECT, minItems=1, maxItems=2047),
     "top_n": integer(1, 2147483647), "return_documents": switch(),
     "max_tokens_per_doc": integer(1, 2147483647), "user": string("no effect"),
-    "truncate_prompt_tokens": integer(-1),
+    "truncate_prompt_tokens": integer(-1), **ACTIVATION,
+}
+SCORE = {
+    **{name: TEXTS for name in ("text_1", "text_2", "queries", "documents", "items", "data_1",
+                                "data_2")},
+    "model": string(), "user": string("no effect"), "truncate_prompt_tokens": integer(-1),
+    **ACTIVATION,
+}
+CLASSIFY = {
+    **{name: EMBEDDINGS[name] for name in ("input", "model", "user", "truncate_prompt_tokens",
+                                           "add_special_tokens")},
+    **ACTIVATION,
 }
 TOKENIZE = {name: GENERATION[name] for name in (
     "model", "prompt", "messages", "add_special_tokens", "documents", "documents_placement",
@@ -337,6 +365,14 @@ TOKENIZE = {name: GENERATION[name] for name in (
     "continue_final_message", "chat_template_kwargs", "reasoning_effort")}
 TOKENIZE["prompt"] = string()
 TOKENIZE["return_token_strs"] = switch()
+GENERATE = {
+    "token_ids": TOKEN_IDS,
+    "sampling_params": struct(words="members of a text completion's body"),
+    **{name: GENERATION[name] for name in (
+        "model", "stream", "stream_options", "cache_salt", "priority", "kv_transfer_params",
+        "return_timings", "session_id", "request_id")}}
+ABORT = {"request_ids": array(string(), maxItems=1024), "rid": string("how ids begin", minLength=1),
+         "abort_all": switch("all calls of the key's tenant")}
 DETOKENIZE = {"model": string(), "tokens": TOKEN_IDS}
 DOCUMENT = {
     "id": string(), "title": string(), "text": string(), "metadata": struct(),

@@ -3,7 +3,8 @@
 
     tiny_bert.py DIR bert|xlm-roberta [--seed 1] [--dtype f32]
 
-writes a model in Hugging Face layout. The same arguments give the same bytes. hidden() is written
+writes a model in Hugging Face layout, with --labels one that classifies texts. The same arguments
+give the same bytes. hidden() is written
 from the papers (Devlin et al., "BERT"; Conneau et al., "Unsupervised cross-lingual representation
 learning at scale") and shares no code with engine/model/family_bert.c.
 """
@@ -34,16 +35,22 @@ CONFIGS: dict[str, Config] = {
                     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
                     "max_position_embeddings": 50, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
 }
+# The two products of a model with labels.
+HEADS = {"bert": ("bert.pooler.dense", "classifier"),
+         "xlm-roberta": ("classifier.dense", "classifier.out_proj")}
 WORDS = ["the", "tower", "of", "ship", "river", "house", "captain", "query", "passage"]
 
 
-def template(begin: tuple[str, int], end: tuple[str, int]) -> Config:
-    def special(name: str) -> Config:
-        return {"SpecialToken": {"id": name, "type_id": 0}}
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    single = [special(begin[0]), text, special(end[0])]
+def template(begin: tuple[str, int], end: tuple[str, int], second_type: int) -> Config:
+    """The tokens around one text and around two. RoBERTa, which has one type, has two tokens
+    between the texts of a pair."""
+    def special(name: str, type_id: int = 0) -> Config:
+        return {"SpecialToken": {"id": name, "type_id": type_id}}
+    single = [special(begin[0]), {"Sequence": {"id": "A", "type_id": 0}}, special(end[0])]
+    between = [] if second_type else [special(end[0])]
     return {"type": "TemplateProcessing", "single": single,
-            "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}, special(end[0])],
+            "pair": [*single, *between, {"Sequence": {"id": "B", "type_id": second_type}},
+                     special(end[0], second_type)],
             "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]}
                                for name, number in (begin, end)}}
 
@@ -58,7 +65,7 @@ def wordpiece() -> tuple[Config, list[str]]:
         "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
                        "strip_accents": None, "lowercase": True},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": template(("[CLS]", 2), ("[SEP]", 3)),
+        "post_processor": template(("[CLS]", 2), ("[SEP]", 3), 1),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
                   "max_input_chars_per_word": 100,
@@ -76,7 +83,7 @@ def unigram() -> tuple[Config, list[str]]:
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [added_token(i, name) for i, name in enumerate(specials)],
         "normalizer": None, "pre_tokenizer": space,
-        "post_processor": template(("<s>", 0), ("</s>", 2)), "decoder": space,
+        "post_processor": template(("<s>", 0), ("</s>", 2), 0), "decoder": space,
         "model": {"type": "Unigram", "unk_id": 3, "vocab": [list(v) for v in vocab],
                   "byte_fallback": False}}, [name for name, _ in vocab]
 
@@ -114,14 +121,32 @@ def make_weights(c: Config, seed: int) -> Tensors:
     return tensors
 
 
+def make_head(c: Config, kind: str, n_labels: int, seed: int) -> Tensors:
+    rng = np.random.default_rng([seed, n_labels])
+    dim = c["hidden_size"]
+    tensors: Tensors = {}
+    for name, n in zip(HEADS[kind], (dim, n_labels)):
+        w = rng.standard_normal((n, dim), dtype=np.float32)
+        tensors[name + ".weight"] = w * np.float32(2 / math.sqrt(dim))
+        tensors[name + ".bias"] = 0.5 * rng.standard_normal(n, dtype=np.float32)
+    return tensors
+
+
 def make(out: Path, kind: str, *, seed: int = 1, dtype: str = "f32", prefix: str = "",
-         changes: Config | None = None) -> Config:
-    """Write the directory; return its config.json. `prefix` goes in front of all tensors."""
+         labels: int = 0, changes: Config | None = None) -> Config:
+    """Write the directory; return its config.json. `prefix` goes in front of all tensors but those
+    of the head, which a model with labels has."""
     tokenizer, vocab = wordpiece() if kind == "bert" else unigram()
     config = {**COMMON, **CONFIGS[kind], "vocab_size": len(vocab),
               "torch_dtype": TORCH_NAMES[dtype], **(changes or {})}
+    tensors = {prefix + n: t for n, t in make_weights(config, seed).items()}
+    if labels:
+        name = config["architectures"][0].removesuffix("Model") + "ForSequenceClassification"
+        config = {**config, "architectures": [name],
+                  "id2label": {str(i): f"LABEL_{i}" for i in range(labels)}, **(changes or {})}
+        tensors.update(make_head(config, kind, labels, seed))
     out.mkdir(parents=True, exist_ok=True)
-    save_weights(out, {prefix + n: t for n, t in make_weights(config, seed).items()}, dtype)
+    save_weights(out, tensors, dtype)
     write_json(out / "config.json", config)
     (out / "tokenizer.json").write_text(
         json.dumps(tokenizer, ensure_ascii=False, indent=None) + "\n", encoding="utf-8")
@@ -139,7 +164,8 @@ def gelu(x: np.ndarray, name: str) -> np.ndarray:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
 
 
-def hidden(model: Path, ids: list[int], prefix: str = "") -> np.ndarray:
+def hidden(model: Path, ids: list[int], prefix: str = "",
+           types: list[int] | None = None) -> np.ndarray:
     """The last hidden states [len(ids), dim] in float64."""
     c = json.loads((model / "config.json").read_text())
     t = {n.removeprefix(prefix): w.astype(np.float64) for n, w in load_weights(model).items()}
@@ -165,7 +191,7 @@ def hidden(model: Path, ids: list[int], prefix: str = "") -> np.ndarray:
     x = t["embeddings.word_embeddings.weight"][ids]
     x = x + t["embeddings.position_embeddings.weight"][first:first + n]
     if c["type_vocab_size"]:
-        x = x + t["embeddings.token_type_embeddings.weight"][0]
+        x = x + t["embeddings.token_type_embeddings.weight"][types or [0] * n]
     x = norm(x, "embeddings.LayerNorm")
     for i in range(c["num_hidden_layers"]):
         p = f"encoder.layer.{i}."
@@ -176,14 +202,26 @@ def hidden(model: Path, ids: list[int], prefix: str = "") -> np.ndarray:
     return x
 
 
+def logits(model: Path, ids: list[int], prefix: str = "",
+           types: list[int] | None = None) -> np.ndarray:
+    """The logits of the labels in float64."""
+    kind = json.loads((model / "config.json").read_text())["model_type"]
+    t = {n: w.astype(np.float64) for n, w in load_weights(model).items()}
+    pooler, head = HEADS[kind]
+    x = hidden(model, ids, prefix, types)[0]
+    x = np.tanh(t[pooler + ".weight"] @ x + t[pooler + ".bias"])
+    return t[head + ".weight"] @ x + t[head + ".bias"]
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("out", type=Path, metavar="DIR")
     p.add_argument("kind", choices=sorted(CONFIGS))
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--labels", type=int, default=0)
     p.add_argument("--dtype", choices=sorted(TORCH_NAMES), default="f32")
     a = p.parse_args()
-    make(a.out, a.kind, seed=a.seed, dtype=a.dtype)
+    make(a.out, a.kind, seed=a.seed, dtype=a.dtype, labels=a.labels)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,7 @@ void tokenizer_destroy(struct tokenizer *t)
     tok_trie_fini(&t->added_normalized);
     tok_vec_fini(&t->before);
     tok_vec_fini(&t->after);
+    tok_pair_fini(&t->pair);
     tok_bpe_fini(&t->bpe);
     tok_unigram_fini(&t->unigram);
     tok_wordpiece_fini(&t->wordpiece);

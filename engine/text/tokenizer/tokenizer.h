@@ -47,6 +47,19 @@ NODISCARD enum status tokenizer_encode_mixed(const struct tokenizer *t, const ch
                                              size_t len, unsigned flags,
                                              const struct ranges *untrusted, struct buf *ids);
 
+/* The tokens around two texts that a model reads together: before, text A, between, text B, after.
+ * The texts are encoded each by itself. Tokens have type 0; with has_types, those behind the first
+ * n_first ids of `between` have type 1. The tokenizer owns the ids. */
+struct tokenizer_pair {
+    const uint32_t *before, *between, *after;
+    size_t n_before, n_between, n_after;
+    size_t n_first;
+    bool has_types;
+};
+
+/* False: the file has no template of two texts, or one of another shape. */
+bool tokenizer_pair(const struct tokenizer *t, struct tokenizer_pair *out);
+
 /* How the text is cut, in words such as "byte-level BPE". */
 const char *tokenizer_kind(const struct tokenizer *t);
 /* One more than the largest id. */

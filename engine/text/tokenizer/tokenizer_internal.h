@@ -449,6 +449,15 @@ NODISCARD enum status tok_added_load(struct tok_trie *plain, struct tok_trie *no
 
 /* ---- the tokenizer (tokenizer.c, tokenizer_load.c) ---- */
 
+/* What the post-processor puts before, between and behind two texts (tokenizer_pair.c). */
+struct tok_pair {
+    struct tok_vec ids[3];
+    size_t n_first; /* as struct tokenizer_pair, as the next */
+    bool has_types;
+    uint32_t n_processors; /* that were loaded */
+    bool is_known;         /* false: the file has no template that is supported */
+};
+
 enum tok_model { TOK_BPE, TOK_UNIGRAM, TOK_WORDPIECE };
 
 struct tokenizer {
@@ -462,6 +471,7 @@ struct tokenizer {
     struct tok_trie added;            /* matched in the raw text */
     struct tok_trie added_normalized; /* matched after normalization */
     struct tok_vec before, after;     /* ids that the post-processor adds around a text */
+    struct tok_pair pair;
     char *bos_text, *eos_text, *chat_template;
     uint32_t bos_id, eos_id;
     uint32_t token_bytes_max; /* most bytes of a text per token; 0: unknown */
@@ -477,6 +487,9 @@ NODISCARD enum status tok_decoder_load(struct tokenizer *t, const struct json *n
                                        struct buf *why);
 NODISCARD enum status tok_processor_load(struct tokenizer *t, const struct json *node,
                                          struct buf *why);
+/* Fill t->pair from a processor of a type that adds ids; ERR_NOMEM. */
+NODISCARD enum status tok_pair_load(struct tokenizer *t, const char *type, const struct json *node);
+void tok_pair_fini(struct tok_pair *p);
 NODISCARD enum status tok_config_load(struct tokenizer *t, const char *dir, struct buf *why);
 /* Replace *out by a copy of s. */
 NODISCARD enum status tok_copy_text(char **out, const char *s, size_t len);

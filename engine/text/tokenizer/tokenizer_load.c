@@ -444,6 +444,8 @@ static enum status load_processor(struct tokenizer *t, const char *type, const s
         return buf_why(why, ERR_UNSUPPORTED, "post_processor: type %s is not supported", type);
     if (s == OK)
         s = wrap(t, &before, &after);
+    if (s == OK)
+        s = tok_pair_load(t, type, node);
     tok_vec_fini(&before);
     tok_vec_fini(&after);
     return s;

@@ -1,10 +1,13 @@
 #include "loadgen/bench/retrieval/data.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "engine/retrieval/dot.h"
 
@@ -54,7 +57,7 @@ static void insert(float *best, uint32_t k, float score)
     best[i] = score;
 }
 
-static enum status find_exact(struct data *d)
+static enum status find_exact(const struct data *d, float *kth)
 {
     uint32_t n_q = d->n_queries;
     float *best = malloc((size_t)n_q * d->k * sizeof *best);
@@ -76,47 +79,98 @@ static enum status find_exact(struct data *d)
                 insert(best + (size_t)i * d->k, d->k, scores[(size_t)i * some + j]);
     }
     for (uint32_t i = 0; i < n_q; i++)
-        d->kth[i] = best[(size_t)(i + 1) * d->k - 1];
+        kth[i] = best[(size_t)(i + 1) * d->k - 1];
     free(best);
     free(scores);
     return OK;
 }
 
-enum status data_make(struct data *d, const struct retrievalbench_options *o, struct buf *why)
+static size_t n_floats(const struct data *d)
 {
+    return ((size_t)d->n + d->n_queries) * d->dim + d->n_queries;
+}
+
+static void point_to(struct data *d, const float *floats)
+{
+    d->x = floats;
+    d->q = d->x + (size_t)d->n * d->dim;
+    d->kth = d->q + (size_t)d->n_queries * d->dim;
+}
+
+static enum status make(struct data *d, const struct retrievalbench_options *o, struct buf *why)
+{
+    d->made = malloc(n_floats(d) * sizeof *d->made);
+    if (!d->made)
+        return buf_why(why, ERR_NOMEM, "no memory for %u vectors", d->n);
+    point_to(d, d->made);
+    for (uint32_t i = 0; i < d->n; i++)
+        make_vector(d->made + (size_t)i * d->dim, o, i);
+    for (uint32_t i = 0; i < d->n_queries; i++)
+        make_vector(d->made + ((size_t)d->n + i) * d->dim, o, (uint64_t)1 << 40 | i);
+    return find_exact(d, d->made + ((size_t)d->n + d->n_queries) * d->dim);
+}
+
+static void write_head(char head[DATA_HEAD_BYTES], const struct data *d,
+                       const struct retrievalbench_options *o)
+{
+    int n = snprintf(head, DATA_HEAD_BYTES,
+                     "{\"dim\": %u, \"n\": %u, \"n_queries\": %u, \"top_k\": %u, "
+                     "\"clusters\": %" PRIu64 ", \"seed\": %" PRIu64 "}",
+                     d->dim, d->n, d->n_queries, d->k, o->clusters, o->seed);
+
+    ASSERT(n > 0 && n < DATA_HEAD_BYTES);
+    memset(head + n, ' ', DATA_HEAD_BYTES - (size_t)n);
+    head[DATA_HEAD_BYTES - 1] = '\n';
+}
+
+static bool read_file(struct data *d, const struct retrievalbench_options *o)
+{
+    char head[DATA_HEAD_BYTES];
+
+    if (mapfile_open(&d->file, o->file, NULL) != OK)
+        return false;
+    write_head(head, d, o);
+    if (d->file.n_bytes != sizeof head + n_floats(d) * sizeof(float) ||
+        memcmp(d->file.data, head, sizeof head) != 0) {
+        mapfile_close(&d->file);
+        return false;
+    }
+    point_to(d, (const void *)(d->file.data + sizeof head));
+    return true;
+}
+
+static enum status write_file(const struct data *d, const struct retrievalbench_options *o,
+                              struct buf *why)
+{
+    char head[DATA_HEAD_BYTES];
+    FILE *f = fopen(o->file, "w");
+    bool good = f != NULL;
+
+    write_head(head, d, o);
+    good = good && fwrite(head, 1, sizeof head, f) == sizeof head &&
+           fwrite(d->made, sizeof *d->made, n_floats(d), f) == n_floats(d);
+    if (f && fclose(f) != 0)
+        good = false;
+    return good ? OK : buf_why(why, ERR_IO, "%s: %s", o->file, strerror(errno));
+}
+
+enum status data_open(struct data *d, const struct retrievalbench_options *o, struct buf *why)
+{
+    enum status s;
+
     *d = (struct data){.dim = (uint32_t)o->dim,
                        .n = (uint32_t)o->vectors,
                        .n_queries = (uint32_t)o->queries,
                        .k = (uint32_t)o->top_k};
-    d->x = malloc((size_t)d->n * d->dim * sizeof *d->x);
-    d->q = malloc((size_t)d->n_queries * d->dim * sizeof *d->q);
-    d->kth = malloc(d->n_queries * sizeof *d->kth);
-    if (!d->x || !d->q || !d->kth)
-        return buf_why(why, ERR_NOMEM, "no memory for %u vectors", d->n);
-    for (uint32_t i = 0; i < d->n; i++)
-        make_vector(d->x + (size_t)i * d->dim, o, i);
-    for (uint32_t i = 0; i < d->n_queries; i++)
-        make_vector(d->q + (size_t)i * d->dim, o, (uint64_t)1 << 40 | i);
-    return find_exact(d);
+    if (*o->file && read_file(d, o))
+        return OK;
+    s = make(d, o, why);
+    return s == OK && *o->file ? write_file(d, o, why) : s;
 }
 
 void data_fini(struct data *d)
 {
-    free(d->x);
-    free(d->q);
-    free(d->kth);
-}
-
-enum status data_write(const struct data *d, const char *path, struct buf *why)
-{
-    size_t n = (size_t)d->n * d->dim, n_q = (size_t)d->n_queries * d->dim;
-    FILE *f = fopen(path, "w");
-    bool good = f && fprintf(f, "{\"dim\": %u, \"n\": %u, \"n_queries\": %u}\n", d->dim, d->n,
-                             d->n_queries) > 0;
-
-    good =
-        good && fwrite(d->x, sizeof *d->x, n, f) == n && fwrite(d->q, sizeof *d->q, n_q, f) == n_q;
-    if (f && fclose(f) != 0)
-        good = false;
-    return good ? OK : buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
+    if (!d->made && d->x)
+        mapfile_close(&d->file);
+    free(d->made);
 }

@@ -21,12 +21,13 @@ static enum status write_json(struct buf *out, const struct retrievalbench_optio
 {
     enum status s = buf_printf(
         out,
-        "%s\n    {\"wanted\": \"%s\", \"factory\": \"%s\", \"build_s\": %.3f, "
+        "%s\n    {\"wanted\": \"%s\", \"factory\": \"%s\", \"loaded\": %s, \"build_s\": %.3f, "
         "\"memory_bytes\": %" PRIu64 ", \"n_rebuilds\": %" PRIu64
         ", \"recall\": %.5f, \"median_us\": %.1f, \"p99_us\": %.1f, \"cpu_us\": %.1f, "
         "\"final_after\": [",
-        is_first ? "" : ",", r->wanted, r->stats.factory, r->build_s, r->stats.memory_bytes,
-        r->stats.n_rebuilds, r->recall, r->median_us, r->p99_us, r->cpu_us);
+        is_first ? "" : ",", r->wanted, r->stats.factory, r->is_loaded ? "true" : "false",
+        r->build_s, r->stats.memory_bytes, r->stats.n_rebuilds, r->recall, r->median_us, r->p99_us,
+        r->cpu_us);
 
     for (uint32_t i = 0; s == OK && i < o->stages; i++)
         s = buf_printf(out, "%s%.4f", i ? ", " : "", r->final_after[i]);
@@ -85,9 +86,7 @@ static enum status measure(const struct retrievalbench_options *o, struct buf *w
     buf_init(&text, REPORT_BYTES_MAX);
     show(o, "making vectors");
     if (s == OK)
-        s = data_make(&d, o, why);
-    if (s == OK && *o->write)
-        s = data_write(&d, o->write, why);
+        s = data_open(&d, o, why);
     if (s == OK)
         s = run_all(&text, o, &d, why);
     show(o, "");

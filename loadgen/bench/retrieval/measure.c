@@ -1,5 +1,6 @@
 #include "loadgen/bench/retrieval/measure.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -107,11 +108,29 @@ static enum status measure_stages(struct measure_result *out, struct vectors *v,
     return s;
 }
 
+/* DIR/<factory>.index; NULL: no memory. */
+static char *index_path(const char *dir, const char *factory)
+{
+    size_t n = strlen(dir) + strlen(factory) + sizeof "/.index";
+    char *path = malloc(n);
+
+    if (!path)
+        return NULL;
+    snprintf(path, n, "%s/%s.index", dir, factory);
+    for (char *c = path + strlen(dir) + 1; *c; c++)
+        if (*c == '/' || *c == ',')
+            *c = '_';
+    return path;
+}
+
 enum status measure_index(struct measure_result *out, const char *factory, const struct data *d,
                           const struct retrievalbench_options *o, struct buf *why)
 {
+    char *file = *o->keep ? index_path(o->keep, factory) : NULL;
     const struct vectors_config config = {.dim = d->dim,
                                           .factory = factory,
+                                          .file = file,
+                                          .generation = o->seed,
                                           .n_probe = (uint32_t)o->n_probe,
                                           .n_threads = (uint32_t)o->threads,
                                           .seed = o->seed};
@@ -119,23 +138,28 @@ enum status measure_index(struct measure_result *out, const char *factory, const
     double *us = malloc(d->n_queries * sizeof *us);
     struct vectors *v = NULL;
     uint64_t begin;
-    bool is_loaded;
-    enum status s = hits && us ? vectors_open(&v, &config, &is_loaded, why) : ERR_NOMEM;
+    enum status s = hits && us && (file || !*o->keep) ? OK : ERR_NOMEM;
 
     *out = (struct measure_result){0};
     snprintf(out->wanted, sizeof out->wanted, "%s", factory);
     begin = clock_now_ns();
     if (s == OK)
+        s = vectors_open(&v, &config, &out->is_loaded, why);
+    if (s == OK && !out->is_loaded)
         s = put_all(v, d, why);
     if (s == OK) {
         vectors_wait(v);
         out->build_s = (double)(clock_now_ns() - begin) * 1e-9;
         vectors_stats(v, &out->stats);
-        s = search_all(out, v, d, hits, us, why);
+        if (file)
+            s = vectors_save(v, why);
     }
+    if (s == OK)
+        s = search_all(out, v, d, hits, us, why);
     if (s == OK)
         s = measure_stages(out, v, d, (uint32_t)o->stages, hits, why);
     vectors_close(v);
+    free(file);
     free(hits);
     free(us);
     return s;

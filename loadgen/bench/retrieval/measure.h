@@ -15,7 +15,8 @@
 struct measure_result {
     char wanted[VECTORS_FACTORY_BYTES_MAX]; /* as given */
     struct vectors_stats stats;
-    double build_s; /* from the first vector to the end of the last rebuild */
+    bool is_loaded; /* from --keep */
+    double build_s; /* from the first vector to the end of the last rebuild; or of loading */
     double recall;  /* share of the k nearest that are found */
     double median_us, p99_us;
     double cpu_us; /* mean CPU time of a query: hardly changed by other load on the machine */

@@ -17,7 +17,8 @@ struct retrievalbench_options {
     uint64_t vectors, dim, clusters, queries, top_k;
     char *factories; /* separated by ';' */
     uint64_t n_probe, stages, threads, seed;
-    char *write; /* file of the vectors, for faiss_peer.py; "": none */
+    char *file; /* of the vectors, also for faiss_peer.py; "": none */
+    char *keep; /* folder of built indexes; "": none */
     bool json, quiet, want_help, want_version;
 };
 

@@ -132,7 +132,7 @@ static void lines_and_preambles_have_their_paths(void **state)
     assert_int_equal(tarn_documents_import(&f.answer, f.client, "{}\n{}\n", 6), TARN_OK);
     assert_non_null(strstr(canned_requests(f.server), "application/x-ndjson"));
     expect_sent(&f, "POST /v1/documents/bulk HTTP", "{}\n{}\n");
-    assert_int_equal(tarn_preamble_put(&f.answer, f.client, "p", &text, TARN_UNSET), TARN_OK);
+    assert_int_equal(tarn_preamble_put(&f.answer, f.client, "p", &text, NULL, TARN_UNSET), TARN_OK);
     expect_sent(&f, "PUT /v1/preambles/p HTTP", "{\"system\":\"Be brief.\"}");
     assert_int_equal(tarn_preamble_delete(&f.answer, f.client, "p"), TARN_OK);
     expect_sent(&f, "DELETE /v1/preambles/p HTTP", "\r\n\r\n");

@@ -10,21 +10,26 @@
 #define HELD_TURN_NS UINT64_C(1000000)
 
 struct embedder {
-    char unused;
+    struct embedder_labels labels; /* n is 0: none */
 };
 
+static char first_label[] = "sea";
+static char *label_names[2] = {first_label, NULL};
 static struct embedder the_embedder;
+static struct embedder the_classifier = {
+    .labels = {.names = label_names, .of_texts = LABELS_SOFTMAX, .of_pairs = LABELS_SIGMOID}};
 
 atomic_bool fake_embedder_is_held;
 atomic_uint fake_embedder_n_begun;
 atomic_uint fake_embedder_max_tokens = FAKE_MAX_TOKENS;
+atomic_uint fake_embedder_n_labels = 2;
 
 enum status embedder_open(struct embedder **out, const struct embedder_config *config,
                           struct buf *why)
 {
-    (void)config;
     (void)why;
-    *out = &the_embedder;
+    *out = config->classifies ? &the_classifier : &the_embedder;
+    the_classifier.labels.n = atomic_load(&fake_embedder_n_labels);
     return OK;
 }
 
@@ -97,6 +102,48 @@ enum status embedder_encode_ids(struct embedder *e, const uint32_t *ids, uint32_
     }
     for (uint32_t i = 0; i < FAKE_DIM; i++)
         out[i] = (float)((double)out[i] / sqrt(squares));
+    return OK;
+}
+
+const struct embedder_labels *embedder_labels(const struct embedder *e)
+{
+    return e->labels.n > 0 ? &e->labels : NULL;
+}
+
+enum status embedder_join(const struct embedder *e, const struct buf *a, const struct buf *b,
+                          uint32_t n_max, struct buf *ids, uint32_t *n_first, struct buf *why)
+{
+    size_t n_a = a->len / sizeof(uint32_t), n_b = b->len / sizeof(uint32_t);
+
+    (void)e;
+    if (n_max > 0 && n_max <= 3)
+        return buf_why(why, ERR_INVALID, "%u tokens leave no room", n_max);
+    while (n_max > 0 && n_a + n_b + 3 > n_max)
+        *(n_a > n_b ? &n_a : &n_b) -= 1;
+    enum status s = buf_u32(ids, OPENING_ID);
+    if (s == OK)
+        s = buf_append(ids, a->data, n_a * sizeof(uint32_t));
+    if (s == OK)
+        s = buf_u32(ids, CLOSING_ID);
+    if (s == OK)
+        s = buf_append(ids, b->data, n_b * sizeof(uint32_t));
+    if (s == OK)
+        s = buf_u32(ids, CLOSING_ID);
+    *n_first = (uint32_t)n_a + 2;
+    return s;
+}
+
+enum status embedder_classify_ids(struct embedder *e, const uint32_t *ids, uint32_t n,
+                                  uint32_t n_first, float *out, struct buf *why)
+{
+    uint32_t sum = 0;
+
+    (void)why;
+    for (uint32_t i = 0; i < n; i++)
+        sum += ids[i] + (i >= n_first ? i : 0);
+    out[0] = (float)sum / 100;
+    if (e->labels.n > 1)
+        out[1] = 0;
     return OK;
 }
 

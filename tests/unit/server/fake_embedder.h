@@ -4,6 +4,10 @@
  * of a document "d:". A vector depends on every id; behind a first id FAKE_ZERO_ID all of its
  * elements but the last are zero.
  *
+ * Opened for labels, the model has two, or one if fake_embedder_n_labels says so. Two texts are
+ * joined as 256 A 257 B 257, the ids of B and behind have type 1. The first logit is the sum of all
+ * ids and of the places of type 1, over 100; the second one is 0.
+ *
  * Owns    nothing.
  * Thread  as embedder.h; the settings below are atomics.
  * Errors  as embedder.h.
@@ -23,5 +27,6 @@
 extern atomic_bool fake_embedder_is_held;    /* embedder_encode_ids() waits while it is set */
 extern atomic_uint fake_embedder_max_tokens; /* of a text */
 extern atomic_uint fake_embedder_n_begun;    /* calls of it that have begun */
+extern atomic_uint fake_embedder_n_labels;   /* before embedder_open(): 1 or 2 */
 
 #endif

@@ -149,6 +149,27 @@ static void disconnecting_with_sends_under_way_ends_them_all(void **state)
 
 /* --- connections that are given up before they are there --- */
 
+/* Connect a to b, once something that was given up has gone away, and send one message. b may see
+ * the ends of connections that were given up meanwhile. */
+static void connect_behind_others(void)
+{
+    uint32_t conn, n_messages = b.n_seen[TRANSPORT_MESSAGE];
+    uint64_t give_up_ns = clock_now_ns() + GUARD_NS;
+
+    while (transport_connect(a.t, transport_address(b.t), &conn) == ERR_BUSY) {
+        assert_true(clock_now_ns() < give_up_ns);
+        if (drive())
+            clock_sleep_ns(100000);
+    }
+    wait_for(&a, TRANSPORT_CONNECTED, 1);
+    assert_ok(transport_send(a.t, conn, "hi", 2, NULL, 0, 0));
+    while (b.n_seen[TRANSPORT_MESSAGE] == n_messages) {
+        assert_true(clock_now_ns() < give_up_ns);
+        if (drive())
+            clock_sleep_ns(100000);
+    }
+}
+
 /* UCX 1.13 ended the process here, now and then, by an assertion in a thread of its own. */
 static void connections_given_up_at_once_leave_nothing(void **state)
 {
@@ -172,9 +193,7 @@ static void connections_given_up_at_once_leave_nothing(void **state)
             drive_times(20);
     }
     assert_int_equal(a.n_seen[TRANSPORT_CONNECTED] + a.n_seen[TRANSPORT_CLOSED], 0);
-    b.n_seen[TRANSPORT_CLOSED] = 0;
-    connect_ends();
-    greet();
+    connect_behind_others();
     assert_true(count_files() <= n_files + 50);
     close_ends();
 }

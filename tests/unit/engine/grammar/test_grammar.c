@@ -296,6 +296,39 @@ static void combined_schemas_match_their_values(void **state)
          "{\"required\": [\"n\"]}, \"else\": {\"properties\": {\"n\": false}}}",
          {"{\"k\":\"x\",\"n\":1}", "{\"k\":\"y\"}"},
          {"{\"k\":\"x\"}", "{\"k\":\"y\",\"n\":1}", "{}"}},
+        {GRAMMAR_JSON_SCHEMA, /* null has to be a value of both */
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"type\": \"string\"}]}",
+         {"\"a\""},
+         {"null"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"enum\": [\"a\", 1, null]}]}",
+         {"\"a\"", "null"},
+         {"1", "\"b\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"integer\", \"nullable\": true}, {\"type\": \"string\", "
+         "\"nullable\": true}]}",
+         {"null"},
+         {"1", "\"b\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"anyOf\": [{\"const\": "
+         "\"a\"}, "
+         "{\"type\": \"null\"}]}]}",
+         {"\"a\"", "null"},
+         {"\"b\""}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"allOf\": [{\"type\": \"string\", \"nullable\": true}, {\"anyOf\": [{\"const\": "
+         "\"a\"}, "
+         "{\"type\": \"boolean\"}]}]}",
+         {"\"a\""},
+         {"\"b\"", "null", "true"}},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"properties\": {\"x\": {\"$ref\": \"#/$defs/s\", \"nullable\": true}, \"y\": "
+         "{\"allOf\": "
+         "[{\"$ref\": \"#/$defs/n\"}], \"type\": \"string\"}}, \"$defs\": {\"s\": {\"type\": "
+         "\"string\"}, "
+         "\"n\": {\"type\": \"string\", \"nullable\": true}}}",
+         {"{\"x\":null}", "{\"x\":\"a\"}", "{\"y\":\"a\"}"},
+         {"{\"y\":null}", "{\"x\":1}"}},
         {GRAMMAR_JSON_SCHEMA,
          "{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}",
          {"0.5", "-12.25"},
@@ -383,7 +416,24 @@ static void grammars_match_in_both_notations(void **state)
          "\"0\"\n",
          {"1", "10+20+0"},
          {"01", "1+", "+"}},
-        {GRAMMAR_EBNF, "start: \"a\"..\"c\"~2..3 [\"X\"i]", {"ab", "abcx", "ccX"}, {"a", "abcdx"}}};
+        {GRAMMAR_EBNF, "start: \"a\"..\"c\"~2..3 [\"X\"i]", {"ab", "abcx", "ccX"}, {"a", "abcdx"}},
+        {GRAMMAR_EBNF,
+         "start: pair (\",\" pair)*\npair: CNAME \"=\" value\nvalue: SIGNED_NUMBER | STRING\n"
+         "%import common.CNAME\n%import common (SIGNED_NUMBER, WS)\n"
+         "%import common.ESCAPED_STRING -> STRING\n%ignore WS\n%ignore /#[a-z]*;/",
+         {"a=1", " a = -1.5e3 ,\tb_2=\"x\\\"y\" ", "a=.5#why;,b=2\n"},
+         {"", "a=", "a=1 2", "a b=1", "a=\"x", "a=1 #Why;"}},
+        {GRAMMAR_EBNF,
+         "start: A \"-\" b\nA: \"x\" \"y\"\nb: (\"(\" b \")\")?\n%ignore \" \"",
+         {"xy-", " xy - ( ( ) )", "xy-()"},
+         {"x y-", "xy", "xy-(", "xy\t-"}},
+        {GRAMMAR_EBNF,
+         "start: HEXDIGIT INT DECIMAL FLOAT SIGNED_INT WORD C_COMMENT NEWLINE\n%import common "
+         "(DIGIT, HEXDIGIT, INT, DECIMAL, FLOAT, SIGNED_FLOAT, NUMBER, LETTER, LCASE_LETTER)\n"
+         "%import common (SIGNED_INT, WORD, C_COMMENT, NEWLINE, UCASE_LETTER, WS_INLINE, CR, LF)\n"
+         "%import common (SH_COMMENT, CPP_COMMENT, SQL_COMMENT)",
+         {"F12.5.5e1-3ab/* **/\n", "01.5.1e9+1a/***/\r\n\n"},
+         {"F1", "g12.5.5e1-3ab/**/\n", "F12.5.5e1-3ab/* */ */\n"}}};
 
     (void)state;
     check_rows(rows, ARRAY_SIZE(rows));
@@ -484,7 +534,21 @@ static void what_cannot_be_enforced_is_refused_by_name(void **state)
         {GRAMMAR_EBNF, "root ::= root \"a\" | \"b\"", ERR_UNSUPPORTED, "left recursion"},
         {GRAMMAR_EBNF, "root ::= other", ERR_INVALID, "other is not defined"},
         {GRAMMAR_EBNF, "root ::= \"a", ERR_INVALID, "closing quote"},
-        {GRAMMAR_EBNF, "%import common.INT\nstart: INT", ERR_UNSUPPORTED, "%import"},
+        {GRAMMAR_EBNF, "start: INT\n%import common.NOTHING", ERR_UNSUPPORTED,
+         "%import: no such terminal"},
+        {GRAMMAR_EBNF, "start: a\n%import python (a)", ERR_UNSUPPORTED,
+         "%import: only terminals of `common`"},
+        {GRAMMAR_EBNF, "start: \"a\"\n%declare B", ERR_UNSUPPORTED, "directives other than"},
+        {GRAMMAR_EBNF, "start: <|end|>", ERR_UNSUPPORTED, "special tokens"},
+        {GRAMMAR_EBNF, "root ::= <[5]>", ERR_UNSUPPORTED, "special tokens"},
+        {GRAMMAR_EBNF, "start: pair{\"a\"}", ERR_UNSUPPORTED, "templates"},
+        {GRAMMAR_EBNF, "pair{x}: x", ERR_UNSUPPORTED, "templates"},
+        {GRAMMAR_EBNF, "start[max_tokens=5]: \"a\"", ERR_UNSUPPORTED, "attributes"},
+        {GRAMMAR_EBNF, "start: %json {}", ERR_UNSUPPORTED, "%json"},
+        {GRAMMAR_EBNF, "start: /a/i", ERR_UNSUPPORTED, "flags"},
+        {GRAMMAR_EBNF, "start: \"a\" & \"b\"", ERR_UNSUPPORTED, "intersection"},
+        {GRAMMAR_EBNF, "root ::= \"a\" (= \"b\")", ERR_UNSUPPORTED, "look-ahead"},
+        {GRAMMAR_EBNF, "root ::= TagDispatch((\"a\", b))", ERR_UNSUPPORTED, "TagDispatch"},
         {GRAMMAR_EBNF, "a ::= \"b\"", ERR_INVALID, "root is not defined"},
         {GRAMMAR_CHOICE, "[]", ERR_INVALID, "at least one"},
         {GRAMMAR_TAGS, "[]", ERR_INVALID, "object"},

@@ -161,6 +161,35 @@ static void a_second_token_waits_for_the_lock(void **state)
     grammar_unref(g);
 }
 
+static void a_text_before_the_answer_may_be_read_later(void **state)
+{
+    uint32_t n_words = vocab_mask_n_words(n_vocab);
+    uint32_t *plain = malloc(n_words * sizeof *plain), *late = malloc(n_words * sizeof *late);
+    struct grammar *g = grammar_of(GRAMMAR_CHOICE, "[\"abc\", \"abd\", \"b\"]");
+    struct grammar_run a, b, c;
+
+    (void)state;
+    grammar_run_init(&a, g, true);
+    grammar_run_init(&b, g, true);
+    grammar_run_init(&c, g, true);
+    assert_ok(grammar_run_skip(&a, "ab"));
+    is_busy = true;
+    assert_ok(grammar_run_skip(&b, "ab"));
+    assert_ok(grammar_run_skip(&c, "x"));
+    assert_int_equal(b.n_unread, 2);
+    is_busy = false;
+    assert_ok(grammar_run_mask(&a, &eos, 1, plain));
+    assert_ok(grammar_run_mask(&b, &eos, 1, late));
+    assert_memory_equal(plain, late, n_words * sizeof *plain);
+    assert_int_equal(grammar_run_mask(&c, &eos, 1, late), ERR_INVALID);
+    grammar_run_fini(&a);
+    grammar_run_fini(&b);
+    grammar_run_fini(&c);
+    grammar_unref(g);
+    free(plain);
+    free(late);
+}
+
 static void a_late_token_that_is_forbidden_is_an_error(void **state)
 {
     struct grammar *g = grammar_of(GRAMMAR_CHOICE, "[\"a\"]");
@@ -185,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_that_are_read_later_change_no_mask),
         cmocka_unit_test(a_second_token_waits_for_the_lock),
+        cmocka_unit_test(a_text_before_the_answer_may_be_read_later),
         cmocka_unit_test(a_late_token_that_is_forbidden_is_an_error),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);

@@ -99,8 +99,8 @@ static void schemas_in_schemas_do_not_multiply(void **state)
     put("{\"$defs\": {\"d0\": {\"type\": \"null\"}");
     for (int i = 1; i < 40; i++)
         assert_ok(buf_printf(&text,
-                             ", \"d%d\": {\"anyOf\": [{\"$ref\": \"#/$defs/d%d\", \"nullable\": "
-                             "true}, {\"$ref\": \"#/$defs/d%d\", \"nullable\": true}]}",
+                             ", \"d%d\": {\"anyOf\": [{\"$ref\": \"#/$defs/d%d\", \"maxItems\": 5}"
+                             ", {\"$ref\": \"#/$defs/d%d\", \"maxItems\": 5}]}",
                              i, i - 1, i - 1));
     put("}, \"anyOf\": [{\"$ref\": \"#/$defs/d39\"}]}");
     assert_refused(GRAMMAR_JSON_SCHEMA, ERR_TOO_LARGE, "joined");

@@ -122,6 +122,8 @@ static void each_term_changes_the_fingerprint(void **state)
 static void only_these_fields_are_left_out(void **state)
 {
     static const char *const left_out[] = {"max_position_embeddings",
+                                           "n_types",
+                                           "n_labels",
                                            "torch_dtype",
                                            "eos_token_id",
                                            "n_eos_ids",

@@ -201,6 +201,19 @@ static void the_end_of_the_prompt_says_the_place(void **state)
     assert_int_equal(reasoning_place_of(oss, START FINAL, strlen(START FINAL)), REASONING_ENDED);
     assert_int_equal(reasoning_place_of(oss, ANALYSIS, strlen(ANALYSIS)), REASONING_BEGAN);
     assert_int_equal(reasoning_place_in(oss, "The answer is", 13), REASONING_ENDED);
+    static const struct {
+        const char *text;
+        enum reasoning_place place;
+    } messages[] = {
+        {ANALYSIS "so", REASONING_BEGAN},
+        {ANALYSIS "so<|end|>", REASONING_MAY_BEGIN},
+        {ANALYSIS "so<|end|>" FINAL "yes", REASONING_ENDED},
+        {ANALYSIS "so<|end|>" FINAL "yes<|end|>", REASONING_ENDED},
+        {ANALYSIS "so<|end|>" FINAL "yes<|end|>" ANALYSIS "but", REASONING_BEGAN},
+        {ANALYSIS "a<|end|>" FINAL "b<|end|>" ANALYSIS "c<|end|>", REASONING_MAY_BEGIN}};
+    for (size_t i = 0; i < ARRAY_SIZE(messages); i++)
+        assert_int_equal(reasoning_place_in(oss, messages[i].text, strlen(messages[i].text)),
+                         messages[i].place);
     assert_string_equal(reasoning_prefix(oss, REASONING_MAY_BEGIN), "");
     assert_string_equal(reasoning_prefix(oss, REASONING_ENDED), FINAL);
     assert_int_equal(reasoning_place_in(f, "<think> x", 9), REASONING_BEGAN);

@@ -198,7 +198,7 @@ static enum status read_many(uint32_t n, uint32_t n_each, struct buf *why)
         assert_ok(js_push(list, ids));
     }
     assert_ok(js_set(body, "input", list));
-    enum status s = embedding_request_read(&r, t.s.srv.embeddings, body, why);
+    enum status s = embedding_request_read(&r, &t.s.srv, body, why);
     if (s == OK)
         assert_int_equal(embedding_request_n_tokens(&r), n * n_each);
     embedding_request_fini(&r);
@@ -337,7 +337,7 @@ static int start(void **state)
     t.s.config.cpu_variant = (char *)(uintptr_t) "auto";
     t.s.config.embedding_model = (char *)(uintptr_t)TARN_SOURCE_DIR;
     t.s.config.served_embedding_model_name = (char *)(uintptr_t) "./tests";
-    return embeddings_open(&t.s.srv.embeddings, &t.s.srv, NULL) == OK ? 0 : 1;
+    return embeddings_open(&t.s.srv.embeddings, &t.s.srv, EMBEDDINGS_VECTORS, NULL) == OK ? 0 : 1;
 }
 
 static int end(void **state)

@@ -160,8 +160,9 @@ static void a_session_has_1_to_256_bytes(void **state)
 static void what_is_not_there_is_refused_by_name(void **state)
 {
     (void)state;
-    refuses(PARAMS_CHAT, "{'functions':[{}]}", ERR_UNSUPPORTED, "functions: not supported");
-    refuses(PARAMS_CHAT, "{'function_call':'auto'}", ERR_UNSUPPORTED, "function_call: only");
+    refuses(PARAMS_COMPLETION, "{'functions':[{}]}", ERR_UNSUPPORTED, "functions: only chats");
+    refuses(PARAMS_COMPLETION, "{'function_call':'auto'}", ERR_UNSUPPORTED,
+            "function_call: only chats");
     refuses(PARAMS_CHAT, "{'response_format':{'type':'grammar'}}", ERR_UNSUPPORTED,
             "response_format: type \"grammar\" is not supported");
     refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
