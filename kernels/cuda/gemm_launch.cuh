@@ -113,12 +113,10 @@ static void launch_middle(cudaStream_t stream, const struct product *p, uint32_t
     using Large = struct large<W, GROUP>;
     size_t n_partials = (size_t)ceil_div(p->k, p->split) * p->n_rows * p->n;
 
-    if (n_large >= p->n_tiles_min)
-        launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
-    else if (n_partials <= p->n_partials_max)
+    if (n_large < p->n_tiles_min && n_partials <= p->n_partials_max)
         launch_split<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
     else
-        launch_narrow<W, GROUP, 2, 4>(stream, p);
+        launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
 }
 
 template <enum dtype W, int GROUP>

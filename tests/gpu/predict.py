@@ -216,7 +216,7 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
     fills = up(t, rows) * up(n, outputs) >= device.n_sms
     n_ranges = up(kp, range_elements(kp))
     splits = group and not fills and n_ranges * t * n <= device.n_partial_sums
-    if t <= 16 or (t <= NARROW_ROWS_MAX and not (group and (fills or splits))):
+    if t <= 16 or (t <= NARROW_ROWS_MAX and group == 0):
         outputs, rows = narrow_tile(t)
         x, y = up(t, rows), up(n, outputs)
         read = int(y * outputs * kp * each * x)
@@ -225,7 +225,7 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
                   l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
                   counted=(read if group == 0 or (name, group) == ("int4", 32) else 0, 0, 0))
     splits = splits and t <= NARROW_ROWS_MAX
-    if not fills and not splits:
+    if not fills and t > NARROW_ROWS_MAX:
         outputs, rows = 64, 64
     x, y = up(t, rows), up(n, outputs)
     launches = [Launch("tile_kernel", x, y, n_ranges if splits else 1)]
