@@ -299,14 +299,16 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
 
     if (w->layout == WEIGHT_ROWS) {
         size_t head = group_head_bytes(w->dtype), group_bytes = w->group / 8 * dtype_bits(w->dtype);
+        int mixed = w->dtype == DTYPE_I4 && w->group == 32; /* four groups, word by word */
+        size_t at = mixed ? group / 4 * (4 * group_bytes) + group % 4 * 4 : group * group_bytes;
 
         ASSERT(w->stride == pack_row_stride(w->k));
         return (struct pack_group){.scale = data + scales_offset(w) + n * row_scale_bytes(w) +
                                             group * head,
                                    .offset_at = sizeof(uint16_t),
                                    .scale_step = row_scale_bytes(w),
-                                   .quad = data + n * row_bytes(w) + group * group_bytes,
-                                   .quad_step = 4,
+                                   .quad = data + n * row_bytes(w) + at,
+                                   .quad_step = mixed ? 16 : 4,
                                    .row_step = row_bytes(w)};
     }
     data += n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, w->group) +

@@ -26,10 +26,10 @@
  *   i8:         row[stride]                 unsigned bytes, the weight is (u - 128) * scale
  *   i4:         row[stride / 8]             32-bit words, little-endian, of 8 elements: element 2j
  *                                           in bits 4j, element 2j + 1 in bits 16 + 4j; the weight
- *                                           is (u - 8) * scale
+ *                                           is (u - 8) * scale; groups of 32: word 4s+c is at 4c+s
  *   i8, i4:     then, from the next multiple of 256 bytes on, scale[N][stride / group], bf16; 0 for
  *               groups wholly behind K.
- *   a8, a4:     codes as the elements of i8 and i4, then, from the next multiple of 256 bytes on,
+ *   a8, a4:     codes as i8 and i4 (groups of 128), then, from the next multiple of 256 bytes on,
  *               pairs (scale, offset)[N][stride / group], f16; (0, 0) for groups wholly behind K.
  *
  * Owns    nothing; the caller supplies the destination (pack_bytes() long, 64-byte aligned).

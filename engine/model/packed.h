@@ -27,7 +27,7 @@
 
 /* A change of the bytes that the same checkpoint gives needs a new version: of the quantizer
  * (kernels/quantize.c), a layout (kernels/pack.h), or a codec. test_packed.c notices most. */
-#define PACKED_VERSION 1u
+#define PACKED_VERSION 2u
 #define PACKED_SETTLED_NS UINT64_C(100000000)
 #define PACKED_SUFFIX ".packed"
 

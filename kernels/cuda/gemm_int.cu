@@ -3,7 +3,7 @@
  * Activations are bf16 (weight-only quantization). Integers of up to 8 bits are exact in bf16, so
  * the matrix instructions for floats are used, and each group's sum is in fp32. */
 #include "base/check.h"
-#include "kernels/cuda/gemm_tile.cuh"
+#include "kernels/cuda/gemm_launch.cuh"
 
 template <enum dtype W>
 static void gemm_int_of(cudaStream_t stream, uint32_t group, const struct product *p)

@@ -1,7 +1,7 @@
 /* gemm_rows.cu - products with float weights, in an order that does not depend on the number of
  * rows. */
 #include "base/check.h"
-#include "kernels/cuda/gemm_tile.cuh"
+#include "kernels/cuda/gemm_launch.cuh"
 
 /* Elements of K in shared memory at once in the f32 kernel. With rows 4 elements further apart,
  * 16-byte loads of eight lanes have no bank conflicts. */

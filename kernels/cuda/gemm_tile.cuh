@@ -56,6 +56,14 @@ static __host__ __device__ constexpr int step_words(void)
     return step_bytes<W>() / 16;
 }
 
+/* Whether rows have their words in such an order that a lane's words of a chunk are neighbours
+ * (pack.h): a lane loads 16 bytes, and the words of step s are its s-th ones. */
+template <enum dtype W, int GROUP>
+static __host__ __device__ constexpr bool is_mixed(void)
+{
+    return W == DTYPE_I4 && GROUP == 32;
+}
+
 /* --- fragments --- */
 
 template <int WORDS>
@@ -391,8 +399,8 @@ static __host__ __device__ constexpr int narrow_blocks(void)
     return MT * NT <= (W < DTYPE_FLOATS ? 4 : 1) ? 2 : 1;
 }
 
-/* Grid (ceil(T / 8 NT), ceil(N / 16 MT)), GEMM_SPLITS warps: consecutive blocks share weights, which
- * memory is read for once. A block computes 16 MT outputs of 8 NT rows, each warp one range of K.
+/* Grid (ceil(T / 8 NT), ceil(N / 16 MT)), GEMM_SPLITS warps: consecutive blocks share weights, so
+ * that memory is read once. A block computes 16 MT outputs of 8 NT rows, each warp one range of K.
  * With experts, x is the number of a tile. A warp loads the weights of the next PART steps while it
  * computes the current ones. */
 template <enum dtype W, int GROUP, int MT, int NT, bool EXPERTS = false>
@@ -402,7 +410,7 @@ narrow_kernel(struct product p)
     constexpr int WORDS = step_words<W>();
     constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
     constexpr int COLS = 16 * MT, ROWS = 8 * NT;
-    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
+    constexpr bool BY_STEP = scales_by_step<W, GROUP>(), MIXED = is_mixed<W, GROUP>();
     __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t n0 = blockIdx.y * COLS, t0 = blockIdx.x * ROWS;
@@ -422,7 +430,7 @@ narrow_kernel(struct product p)
     for (int i = 0; i < 2 * MT; i++) {
         uint32_t n = min(n0 + 8 * i + g, p.n - 1);
 
-        w_row[i] = p.w + n * p.w_row_bytes + c * (WORDS * 4);
+        w_row[i] = p.w + n * p.w_row_bytes + c * (MIXED ? 16 : WORDS * 4);
         scale_row[i] = scale_row_of<W, GROUP>(p, n);
     }
 #pragma unroll
@@ -435,12 +443,24 @@ narrow_kernel(struct product p)
             load_scales<W, GROUP>(scales_ahead[i], scale_row[i], k);
     };
     auto load = [&](uint32_t k) {
+        if constexpr (MIXED) {
 #pragma unroll
-        for (int s = 0; s < PART; s++)
+            for (int i = 0; i < 2 * MT; i++) {
+                uint32_t four[GEMM_CHUNK_STEPS];
+
+                load_words_once<4>(four, w_row[i] + k / GEMM_STEP * step_bytes<W>());
 #pragma unroll
-            for (int i = 0; i < 2 * MT; i++)
-                load_words_once<WORDS>(ahead[s][i],
-                                       w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
+                for (int s = 0; s < PART; s++)
+                    ahead[s][i][0] = four[s];
+            }
+        } else {
+#pragma unroll
+            for (int s = 0; s < PART; s++)
+#pragma unroll
+                for (int i = 0; i < 2 * MT; i++)
+                    load_words_once<WORDS>(ahead[s][i],
+                                           w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
+        }
         if constexpr (!BY_STEP)
             load_scales_ahead(k);
     };
@@ -498,15 +518,20 @@ template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
 struct tile {
     static constexpr int THREADS = WARPS_N * WARPS_T * WARP;
     static constexpr int TN = 16 * MT * WARPS_N, TT = 8 * NT * WARPS_T;
-    static constexpr int W_BYTES = TN * step_bytes<W>();
-    static constexpr int STAGE_BYTES = W_BYTES + TT * GEMM_A_BYTES;
-    static constexpr int SHARED_BYTES = GEMM_STAGES * STAGE_BYTES;
+    /* Steps of a stage: a chunk where the words of its steps are mixed. */
+    static constexpr int STEPS = is_mixed<W, GROUP>() ? GEMM_CHUNK_STEPS : 1;
+    static constexpr int STAGES = STEPS > 1 ? 3 : GEMM_STAGES;
+    static constexpr int ROW_BYTES = STEPS * step_bytes<W>(), W_BYTES = TN * ROW_BYTES;
+    static constexpr int A_BYTES = TT * GEMM_A_BYTES; /* of a step */
+    static constexpr int STAGE_BYTES = W_BYTES + STEPS * A_BYTES;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES;
 
-    /* Copy step `step` of both operands to a stage, with zeros for rows behind the last. */
+    /* Copy steps `step` .. step + STEPS - 1 of both operands to a stage, with zeros for rows behind
+     * the last. */
     static __device__ __forceinline__ void copy(unsigned char *stage, const struct product &p,
                                                 uint32_t n0, uint32_t t0, uint32_t step)
     {
-        constexpr int PIECES = step_bytes<W>() / 16; /* 16-byte pieces of a row */
+        constexpr int PIECES = ROW_BYTES / 16; /* 16-byte pieces of a row */
 
 #pragma unroll
         for (uint32_t i = threadIdx.x; i < TN * PIECES; i += THREADS) {
@@ -519,24 +544,33 @@ struct tile {
                        there);
         }
 #pragma unroll
-        for (uint32_t i = threadIdx.x; i < TT * 4; i += THREADS) {
-            uint32_t t = t0 + i / 4;
+        for (uint32_t i = threadIdx.x; i < STEPS * TT * 4; i += THREADS) {
+            uint32_t t = t0 + i / 4 % TT, s = step + i / 4 / TT;
             bool there = t < p.n_rows;
 
             cp_async16(stage + W_BYTES + 16 * i,
-                       p.a + (size_t)(there ? t : 0) * p.k + step * GEMM_STEP + i % 4 * 8, there);
+                       p.a + (size_t)(there ? t : 0) * p.k + s * GEMM_STEP + i % 4 * 8, there);
         }
     }
 };
+
+/* Blocks per multiprocessor that the compiler has to leave room for; 0: it decides. With room for
+ * one it does not spill. */
+template <enum dtype W, int GROUP, bool SPLIT>
+static __host__ __device__ constexpr int tile_blocks(void)
+{
+    return SPLIT && scales_by_step<W, GROUP>() ? 1 : 0;
+}
 
 /* SPLIT: a block computes range z of K only, and writes its sums to the partial results [z][T][N],
  * which fold_kernel() adds in order. */
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T, bool EXPERTS = false,
           bool SPLIT = false>
-static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(struct product p)
+static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP, (tile_blocks<W, GROUP, SPLIT>()))
+tile_kernel(struct product p)
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
-    constexpr int WORDS = step_words<W>();
+    constexpr int WORDS = step_words<W>(), STEPS = Tile::STEPS, STAGES = Tile::STAGES;
     constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     DYNAMIC_SHARED(unsigned char, stages);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
@@ -545,6 +579,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
     uint32_t begin = SPLIT ? blockIdx.z * p.split : 0;
     uint32_t end = SPLIT ? min(begin + p.split, p.k) : p.k;
     uint32_t n_steps = (end - begin) / GEMM_STEP, step = 0, step0 = begin / GEMM_STEP;
+    uint4 mixed[STEPS > 1 ? 2 * MT : 1]; /* words of the chunk */
     float total[MT][NT][4];
     struct warp_sums<W, GROUP, MT, NT> sums;
     uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
@@ -563,9 +598,9 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
             return;
     each_sum<MT, NT>([&](int m, int n, int i) { total[m][n][i] = 0; });
     sums.clear();
-    for (uint32_t s = 0; s < GEMM_STAGES - 1; s++) {
-        if (s < n_steps)
-            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, step0 + s);
+    for (uint32_t s = 0; s < STAGES - 1; s++) {
+        if (s * STEPS < n_steps)
+            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, step0 + s * STEPS);
         cp_async_commit();
     }
     load_scales_ahead(begin);
@@ -582,25 +617,40 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
                 if (step + 1 < n_steps)
                     load_scales_ahead((step0 + step + 1) * GEMM_STEP);
             }
-            const unsigned char *stage = stages + step % GEMM_STAGES * Tile::STAGE_BYTES;
-            uint32_t words[2 * MT][WORDS], later = step + GEMM_STAGES - 1;
+            const unsigned char *stage = stages + step / STEPS % STAGES * Tile::STAGE_BYTES;
+            uint32_t words[2 * MT][WORDS], later = step + (STAGES - 1) * STEPS;
             uint4 act[NT];
 
-            cp_async_wait<GEMM_STAGES - 2>();
-            __syncthreads(); /* this step has arrived for all threads, and all are done with the
-                                previous one */
-            if (later < n_steps)
-                Tile::copy(stages + later % GEMM_STAGES * Tile::STAGE_BYTES, p, n0, t0,
-                           step0 + later);
-            cp_async_commit();
+            if (STEPS == 1 || s == 0) {
+                cp_async_wait<STAGES - 2>();
+                __syncthreads(); /* this stage has arrived for all threads, and all are done with
+                                    the previous one */
+                if (later < n_steps)
+                    Tile::copy(stages + later / STEPS % STAGES * Tile::STAGE_BYTES, p, n0, t0,
+                               step0 + later);
+                cp_async_commit();
+            }
 #pragma unroll
-            for (int i = 0; i < 2 * MT; i++)
-                load_words<WORDS>(words[i], stage + (n_warp + 8 * i + g) * step_bytes<W>() +
-                                                c * (WORDS * 4));
+            for (int i = 0; i < 2 * MT; i++) {
+                const unsigned char *row = stage + (n_warp + 8 * i + g) * Tile::ROW_BYTES;
+
+                if constexpr (STEPS > 1) {
+                    if (s == 0)
+                        mixed[i] = *reinterpret_cast<const uint4 *>(row + c * 16);
+                    words[i][0] = s == 0   ? mixed[i].x
+                                  : s == 1 ? mixed[i].y
+                                  : s == 2 ? mixed[i].z
+                                           : mixed[i].w;
+                } else {
+                    load_words<WORDS>(words[i], row + c * (WORDS * 4));
+                }
+            }
 #pragma unroll
             for (int i = 0; i < NT; i++)
-                act[i] = *reinterpret_cast<const uint4 *>(
-                    stage + Tile::W_BYTES + (t_warp + 8 * i + g) * GEMM_A_BYTES + c * 16);
+                act[i] = *reinterpret_cast<const uint4 *>(stage + Tile::W_BYTES +
+                                                          s % STEPS * Tile::A_BYTES +
+                                                          (t_warp + 8 * i + g) * GEMM_A_BYTES +
+                                                          c * 16);
             sums.step(s, words, scales, act);
         }
         bool ends_range = (k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k;
@@ -646,140 +696,6 @@ static __global__ void __launch_bounds__(FOLD_THREADS) fold_kernel(struct produc
     for (uint32_t s = 0; s * p.split < p.k; s++)
         v += from[(size_t)s * p.n_rows * p.n];
     put_output(p, t, n, v);
-}
-
-/* --- choice of the kernel --- */
-
-/* Most rows of the narrow kernels. */
-#define NARROW_ROWS_MAX 64
-
-template <enum dtype W, int GROUP, int MT, int NT>
-static void launch_narrow(cudaStream_t stream, const struct product *p)
-{
-    dim3 grid(ceil_div(p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
-
-    ASSERT(grid.y <= 65535); /* N below a million */
-    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, p->early,
-                 *p);
-}
-
-template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
-static void launch_tile(cudaStream_t stream, const struct product *p)
-{
-    using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
-    dim3 grid(ceil_div(p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN));
-
-    ASSERT(grid.y <= 65535); /* N below four million */
-    LAUNCH((tile_kernel<W, GROUP, MT, NT, WARPS_N, WARPS_T>), grid, Tile::THREADS,
-           Tile::SHARED_BYTES, stream, *p);
-}
-
-/* A block for each tile and range of K, then the sums of the ranges. */
-template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
-static void launch_split(cudaStream_t stream, const struct product *p)
-{
-    using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
-    dim3 grid(ceil_div(p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN), ceil_div(p->k, p->split));
-
-    ASSERT(grid.y <= 65535);
-    LAUNCH((tile_kernel<W, GROUP, MT, NT, WARPS_N, WARPS_T, false, true>), grid, Tile::THREADS,
-           Tile::SHARED_BYTES, stream, *p);
-    LAUNCH(fold_kernel, dim3(ceil_div(p->n, FOLD_THREADS), p->n_rows), FOLD_THREADS, 0, stream, *p);
-}
-
-/* Large tiles: 128 by 128, or half of that where the sums of groups need registers too. */
-template <enum dtype W, int GROUP>
-struct large {
-    static constexpr int MT = GROUP ? 2 : 4, WARPS_N = GROUP ? 4 : 2, WARPS_T = GROUP ? 2 : 4;
-    using Tile = struct tile<W, GROUP, MT, 4, WARPS_N, WARPS_T>;
-};
-
-template <enum dtype W, int GROUP>
-static cudaError_t prepare_product(void)
-{
-    using Large = struct large<W, GROUP>;
-    cudaError_t e =
-        allow_shared(tile_kernel<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>,
-                     Large::Tile::SHARED_BYTES);
-
-    if constexpr (GROUP != 0)
-        if (e == cudaSuccess)
-            e = allow_shared(tile_kernel<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T,
-                                         false, true>,
-                             Large::Tile::SHARED_BYTES);
-    return e;
-}
-
-template <enum dtype W, int GROUP, int MT, int NT>
-static void launch_narrow_experts(cudaStream_t stream, const struct product *p)
-{
-    dim3 grid(n_tiles_max(&p->x, p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
-
-    ASSERT(grid.y <= 65535);
-    LAUNCH((narrow_kernel<W, GROUP, MT, NT, true>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
-}
-
-/* Tiles as high as an expert has rows on average; all kernels give equal bits. */
-template <enum dtype W, int GROUP>
-static void launch_experts(cudaStream_t stream, const struct product *p)
-{
-    using Tile = struct tile<W, GROUP, 2, 4, 2, 2>;
-    uint32_t n_each = p->n_rows / p->x.n_experts;
-
-    if (n_each <= 4 || p->x.n_rows_max <= 8) {
-        launch_narrow_experts<W, GROUP, 1, 1>(stream, p);
-    } else if (n_each <= 12) {
-        launch_narrow_experts<W, GROUP, 2, 2>(stream, p);
-    } else if (n_each <= NARROW_ROWS_MAX) {
-        launch_narrow_experts<W, GROUP, 2, 4>(stream, p);
-    } else {
-        dim3 grid(n_tiles_max(&p->x, p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN));
-
-        ASSERT(grid.y <= 65535);
-        LAUNCH((tile_kernel<W, GROUP, 2, 4, 2, 2, true>), grid, Tile::THREADS, Tile::SHARED_BYTES,
-               stream, *p);
-    }
-}
-
-/* Integers with 17 to 64 rows. The narrow kernel's blocks of 32 outputs read all activations from
- * the second-level cache, seven times the bytes of int4 weights at 64 rows; a large tile shares them
- * among 128 outputs. Where there are too few tiles, each range of K is a block of its own. */
-template <enum dtype W, int GROUP>
-static void launch_middle(cudaStream_t stream, const struct product *p, uint32_t n_large)
-{
-    using Large = struct large<W, GROUP>;
-    size_t n_partials = (size_t)ceil_div(p->k, p->split) * p->n_rows * p->n;
-
-    if (n_large >= p->n_tiles_min)
-        launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
-    else if (n_partials <= p->n_partials_max)
-        launch_split<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
-    else
-        launch_narrow<W, GROUP, 2, 4>(stream, p);
-}
-
-template <enum dtype W, int GROUP>
-static void launch_product(cudaStream_t stream, const struct product *p)
-{
-    using Large = struct large<W, GROUP>;
-    uint32_t n_large = ceil_div(p->n_rows, Large::Tile::TT) * ceil_div(p->n, Large::Tile::TN);
-
-    if (p->x.offsets) {
-        launch_experts<W, GROUP>(stream, p);
-    } else if (p->n_rows <= 8) {
-        launch_narrow<W, GROUP, 1, 1>(stream, p);
-    } else if (p->n_rows <= 16) {
-        launch_narrow<W, GROUP, 2, 2>(stream, p);
-    } else if (p->n_rows <= NARROW_ROWS_MAX) {
-        if constexpr (GROUP == 0)
-            launch_narrow<W, GROUP, 2, 4>(stream, p);
-        else
-            launch_middle<W, GROUP>(stream, p, n_large);
-    } else if (n_large < p->n_tiles_min) {
-        launch_tile<W, GROUP, 2, 4, 2, 2>(stream, p);
-    } else {
-        launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
-    }
 }
 
 #endif

@@ -38,7 +38,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "gap before a product that begins early (narrow_kernel), us": (0.6, 1.2),
     "bytes of a bf16 product with few rows": (0.70, 0.85),
     "bytes of an int8 product with few rows": (0.60, 0.75),
-    "bytes of an int4 product with few rows": (0.50, 0.65),
+    "bytes of an int4 product with few rows": (0.60, 0.75),
     "bytes of decode attention": (0.70, 0.85),
     "bytes of other ops": (0.50, 0.80),
     "operations of cuBLASLt": (0.80, 0.95),
@@ -216,16 +216,16 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
     fills = up(t, rows) * up(n, outputs) >= device.n_sms
     n_ranges = up(kp, range_elements(kp))
     splits = group and not fills and n_ranges * t * n <= device.n_partial_sums
-    if t <= 16 or (t <= NARROW_ROWS_MAX and not (group and (fills or splits))):
+    if t <= 16 or (t <= NARROW_ROWS_MAX and group == 0):
         outputs, rows = narrow_tile(t)
         x, y = up(t, rows), up(n, outputs)
         read = int(y * outputs * kp * each * x)
         return Op("", 1, [Launch("narrow_kernel", x, y)],
                   weight_bytes(weights, n, k) + 4 * t * n, share,
                   l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
-                  counted=(read if group == 0 else 0, 0, 0))
+                  counted=(read if group == 0 or (name, group) == ("int4", 32) else 0, 0, 0))
     splits = splits and t <= NARROW_ROWS_MAX
-    if not fills and not splits:
+    if not fills and t > NARROW_ROWS_MAX:
         outputs, rows = 64, 64
     x, y = up(t, rows), up(n, outputs)
     launches = [Launch("tile_kernel", x, y, n_ranges if splits else 1)]

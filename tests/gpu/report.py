@@ -24,7 +24,7 @@ PREDICTED = {
     ("launch", ""): "2 to 3 us",
     ("gemm", "bf16"): "70 to 85 %",
     ("gemm", "int8"): "60 to 75 %",
-    ("gemm", "int4"): "50 to 65 %",
+    ("gemm", "int4"): "60 to 75 %",
     ("gemm", "T 2048"): "cuBLASLt",
     ("attention", "64 seqs x 1 rows"): "70 to 85 %",
     ("attention", "1 seqs x 1 rows"): "40 blocks: low",

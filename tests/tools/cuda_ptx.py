@@ -4,9 +4,10 @@ cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_comp
 about the product kernels, whose speed is that of their loads:
 
     tile_kernel    both operands come by cp.async of 16 bytes, and by no narrower one
-    narrow_kernel  activations, and weights of 16-bit floats, are loaded 16 bytes a lane; before
-                   griddepcontrol.wait nothing is stored, and no activations are loaded: the kernel
-                   may begin while the one before still writes them
+    narrow_kernel  activations, and weights of 16-bit floats and of int4 in groups of 32, are
+                   loaded 16 bytes a lane; before griddepcontrol.wait nothing is stored, and no
+                   activations are loaded: the kernel may begin while the one before still writes
+                   them
 """
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
 TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
 COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
-FLOAT_WEIGHTS = re.compile(r"narrow_kernelIL5dtype[12]E")  # mangled: F16 and BF16
+# Mangled: F16, BF16, I4 with groups of 32.
+WIDE_WEIGHTS = re.compile(r"narrow_kernelIL5dtype(?:[12]E|4ELi32E)")
 
 
 def entries(text: str) -> dict[str, str]:
@@ -31,7 +33,7 @@ def check_narrow(name: str, body: str, sm: int) -> list[str]:
     parts = body.split("griddepcontrol.wait", 1)
     if LOAD16 not in parts[-1]:
         errors.append(f"{name}: activations are not loaded 16 bytes a lane ({LOAD16})")
-    if FLOAT_WEIGHTS.search(name) and WEIGHT16 not in body:
+    if WIDE_WEIGHTS.search(name) and WEIGHT16 not in body:
         errors.append(f"{name}: weights are not loaded 16 bytes a lane ({WEIGHT16})")
     if sm < 90:
         return errors

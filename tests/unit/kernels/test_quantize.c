@@ -289,7 +289,10 @@ static void check_drawing_of(struct weight *w, enum dtype from, const float *x, 
             int zero = w->dtype == DTYPE_I8 ? 128 : 8, u = p[e * bits / 8];
 
             if (w->dtype == DTYPE_I4) {
-                memcpy(&word, p + e / 8 * 4, 4);
+                size_t at_word = e / 8; /* rows are whole chunks of 16 words */
+                if (w->group == 32)
+                    at_word = at_word / 16 * 16 + at_word % 4 * 4 + at_word / 4 % 4;
+                memcpy(&word, p + at_word * 4, 4);
                 u = word >> (k % 2 * 16 + k % 8 / 2 * 4) & 15;
             }
             assert_int_equal(u, behind ? 0 : pack_int_at(&rows, n, k) + zero);

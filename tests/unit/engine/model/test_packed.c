@@ -366,7 +366,7 @@ static void packed_version_counts_the_bytes_of_quantizer_and_layout(void **state
     uint8_t codes[40 * 150];
 
     (void)state;
-    assert_int_equal(PACKED_VERSION, 1);
+    assert_int_equal(PACKED_VERSION, 2);
     for (int n = 0; n < 40; n++)
         for (int k = 0; k < 150; k++)
             rows[n][k] = (float)((n * 7919 + k * 104729 + n * k * 31) % 2003 - 1001) * 0x1p-12f;
