@@ -162,13 +162,17 @@ static const struct gemm_kernel amx_bf16_kernel = {
 
 /* --- quantized weights ---
  *
- * A group's slot: scale[32], then the row blocks, then, for affine types, the sums of q [groups of
- * K][32]. A panel is first unpacked to bytes, signed ones or codes, [column block][K/4][16][4],
+ * A group's slot: scale[groups of K][32], then the row blocks, then, for affine types, the sums of q
+ * times scale [groups of K][32]; these groups of K are those of activations (quant_group()). A panel is first unpacked to bytes, signed ones or codes, [column block][K/4][16][4],
  * which all rows then read from the nearer caches. One pair of a row
  * block and a column block is computed at a time: its 16 rows of float sums stay in vector
  * registers, and the four C tiles take the groups of K in turn. */
 
-#define AMX_INT_HEAD (AMX_GROUP_ROWS * sizeof(float))
+/* Bytes of one number for each row and group of K. */
+static size_t amx_int_head(const struct weight *w)
+{
+    return w->k / quant_group(w) * AMX_GROUP_ROWS * sizeof(float);
+}
 
 static uint32_t amx_int_steps(const struct weight *w)
 {
@@ -177,31 +181,31 @@ static uint32_t amx_int_steps(const struct weight *w)
 
 static size_t amx_int_slot_sums(const struct weight *w, uint32_t n_rows)
 {
-    return AMX_INT_HEAD + (size_t)amx_int_steps(w) * n_rows * AMX_ROW_BYTES;
+    return amx_int_head(w) + (size_t)amx_int_steps(w) * n_rows * AMX_ROW_BYTES;
 }
 
 static size_t amx_int_slot_bytes(const struct weight *w, uint32_t n_rows)
 {
-    return amx_int_slot_sums(w, n_rows) +
-           (dtype_is_affine(w->dtype) ? w->k / w->group * AMX_INT_HEAD : 0);
+    return amx_int_slot_sums(w, n_rows) + (dtype_is_affine(w->dtype) ? amx_int_head(w) : 0);
 }
 
-/* Quantize a row; `step`: bytes from a step of its row block to the next. sums: [groups of
- * K][AMX_GROUP_ROWS] at this row, or NULL. Returns the row's scale. */
-static float amx_int_pack_row(const struct weight *w, int8_t *out, size_t step, float *sums,
-                              const float *x)
+/* Quantize a row; `step`: bytes from a step of its row block to the next. scales, and sums or
+ * NULL: [groups of K][AMX_GROUP_ROWS] at this row. */
+static void amx_int_pack_row(const struct weight *w, int8_t *out, size_t step, float *scales,
+                             float *sums, const float *x)
 {
-    struct quant_row row = quant_row_of(x, w->k);
-    vi lanes = v_set1_i32(0);
+    const uint32_t group = quant_group(w);
 
-    for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK) {
-        quant_chunk(out + k / 64 * step + k % 64, x + k, QUANT_CHUNK, row.inverse, &lanes);
-        if (sums && (k + QUANT_CHUNK) % w->group == 0) {
-            sums[k / w->group * AMX_GROUP_ROWS] = (float)quant_sum(lanes);
-            lanes = v_set1_i32(0);
-        }
+    for (uint32_t k0 = 0; k0 < w->k; k0 += group, scales += AMX_GROUP_ROWS) {
+        struct quant_scale by = quant_scale_of(x + k0, group);
+        vi lanes = v_set1_i32(0);
+
+        for (uint32_t k = k0; k < k0 + group; k += QUANT_CHUNK)
+            quant_chunk(out + k / 64 * step + k % 64, x + k, QUANT_CHUNK, by.inverse, &lanes);
+        *scales = by.scale;
+        if (sums)
+            sums[k0 / group * AMX_GROUP_ROWS] = (float)quant_sum(lanes) * by.scale;
     }
-    return row.scale;
 }
 
 static void amx_int_pack(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows)
@@ -210,16 +214,16 @@ static void amx_int_pack(const struct gemm_job *j, uint32_t group, const float *
     unsigned char *slot = gemm_slot(j, group);
     float *scale = (float *)(void *)slot;
     float *sums = (float *)(void *)(slot + amx_int_slot_sums(w, n_rows));
-    int8_t *block = (int8_t *)slot + AMX_INT_HEAD;
+    int8_t *block = (int8_t *)slot + amx_int_head(w);
 
     for (uint32_t r0 = 0; r0 < n_rows; r0 += AMX_ROWS) {
         uint32_t m = min_u32(n_rows - r0, AMX_ROWS);
         size_t step = (size_t)m * AMX_ROW_BYTES;
 
         for (uint32_t r = 0; r < m; r++)
-            scale[r0 + r] = amx_int_pack_row(w, block + r * AMX_ROW_BYTES, step,
-                                             dtype_is_affine(w->dtype) ? sums + r0 + r : NULL,
-                                             a + (r0 + r) * j->p->a_stride);
+            amx_int_pack_row(w, block + r * AMX_ROW_BYTES, step, scale + r0 + r,
+                             dtype_is_affine(w->dtype) ? sums + r0 + r : NULL,
+                             a + (r0 + r) * j->p->a_stride);
         block += amx_int_steps(w) * step;
     }
 }
@@ -253,16 +257,17 @@ ALWAYS_INLINE void amx_unpack(enum dtype t, const struct weight *w, const unsign
     }
 }
 
-/* sum[r] += (float)c[r] * scale, then += q[r] * offset with the group's sums q of affine types.
- * Rows beyond those in use have arbitrary values. */
+/* sum[r] += (float)c[r] * row[r] * scale, then += q[r] * offset with the group's sums q of affine
+ * types. Rows beyond those in use have arbitrary values. */
 ALWAYS_INLINE void amx_int_scale(bool affine, vf *sum, const int32_t *c,
-                                 const unsigned char *scales, const float *q)
+                                 const unsigned char *scales, const float *row, const float *q)
 {
     vf s = v_load_as(affine ? DTYPE_F16 : DTYPE_BF16, scales);
 
     UNROLL
     for (int r = 0; r < AMX_ROWS; r++)
-        sum[r] = v_fma(__builtin_convertvector((vi)b_load(c + r * VW), vf), s, sum[r]);
+        sum[r] =
+            v_fma(__builtin_convertvector((vi)b_load(c + r * VW), vf) * v_set1(row[r]), s, sum[r]);
     if (!affine)
         return;
     s = v_load_as(DTYPE_F16, scales + PANEL_COLS * 2);
@@ -317,11 +322,12 @@ ALWAYS_INLINE void amx_int_take(uint32_t tile, int32_t *c)
 #define AMX_INT_STORE_LAG 1
 #define AMX_INT_SCALE_LAG 3
 
-/* A row block of m rows times a column block over all of K, to out [16][16]. */
-ALWAYS_INLINE void amx_int_block(bool affine, uint32_t group, uint32_t n_groups,
+/* A row block of m rows times a column block over all of K, to out [16][16]. group: of activations;
+ * every `per` of them share a row of the weight's scales. row, q: [n_groups][AMX_GROUP_ROWS]. */
+ALWAYS_INLINE void amx_int_block(bool affine, uint32_t group, uint32_t per, uint32_t n_groups,
                                  const unsigned char *a, size_t m, const unsigned char *b,
-                                 const unsigned char *scales, size_t scales_step,
-                                 const float *row_scale, const float *q, float *out)
+                                 const unsigned char *scales, size_t scales_step, const float *row,
+                                 const float *q, float *out)
 {
     _Alignas(64) int32_t c[4][AMX_ROWS * VW];
     vf sum[AMX_ROWS];
@@ -341,14 +347,15 @@ ALWAYS_INLINE void amx_int_block(bool affine, uint32_t group, uint32_t n_groups,
         if (g >= AMX_INT_STORE_LAG && g - AMX_INT_STORE_LAG < n_groups)
             amx_int_take(store, c[store]);
         if (g >= AMX_INT_SCALE_LAG && g - AMX_INT_SCALE_LAG < n_groups) {
-            amx_int_scale(affine, sum, c[scale], scales, q);
-            scales += scales_step;
+            amx_int_scale(affine, sum, c[scale], scales, row, q);
+            scales += (g - AMX_INT_SCALE_LAG + 1) % per == 0 ? scales_step : 0;
+            row += AMX_GROUP_ROWS;
             q += affine ? AMX_GROUP_ROWS : 0;
         }
     }
     UNROLL
     for (int r = 0; r < AMX_ROWS; r++)
-        v_store(out + r * VW, sum[r] * v_set1(row_scale[r]));
+        v_store(out + r * VW, sum[r]);
 }
 
 /* All groups of rows times the column block at b. */
@@ -357,12 +364,13 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
                                 const unsigned char *scales)
 {
     const struct weight *w = &j->p->w;
+    const uint32_t quant = min_u32(group, QUANT_GROUP_MAX);
     size_t step = pack_group_bytes(w->dtype, group);
     _Alignas(64) float out[AMX_ROWS * VW];
 
     for (uint32_t i = p->begin; i < p->end; i++) {
         const unsigned char *slot = gemm_slot(j, i);
-        const unsigned char *a = slot + AMX_INT_HEAD;
+        const unsigned char *a = slot + amx_int_head(w);
         uint32_t n_rows = gemm_group_row(j, i + 1) - gemm_group_row(j, i);
         const float *q = (const float *)(const void *)(slot + amx_int_slot_sums(w, n_rows));
         struct gemm_end e = gemm_end_of(j, p->panel, i);
@@ -371,8 +379,8 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
             uint32_t m = min_u32(n_rows - r, AMX_ROWS);
 
             if (m < AMX_ROWS)
-                amx_shape_of(m, m, min_u32(group, AMX_ROW_BYTES));
-            amx_int_block(affine, group, w->k / group, a, m, b, scales, step,
+                amx_shape_of(m, m, min_u32(quant, AMX_ROW_BYTES));
+            amx_int_block(affine, quant, group / quant, w->k / quant, a, m, b, scales, step,
                           (const float *)(const void *)slot + r, q + r, out);
             gemm_store(&e, out, m, VW, cols);
             e.out += AMX_ROWS * e.out_stride;

@@ -1,11 +1,12 @@
 /* gemm_int.h - products with quantized weights by dot products of four bytes.
  *
- * The slot of a group of rows: scale[rows], then start[groups of K][rows], then, for affine types,
- * sums[groups of K][rows], then quads[ceil(K/8) * 2][rows][4]. The dot-product instruction wants
- * one operand unsigned, so weights are stored as u with a zero o of 128 (i8) or 8 (i4):
+ * The slot of a group of rows: scale[groups of K][rows], then start[groups of K][rows], then, for
+ * affine types, sums[groups of K][rows], then quads[ceil(K/8) * 2][rows][4]; these groups of K are
+ * those of activations (quant_group()). The dot-product instruction wants one operand unsigned, so
+ * weights are stored as u with a zero o of 128 (i8) or 8 (i4):
  *   sum of q * (u - o) = sum of q * u - o * sum of q
  * Each sum over a group of K starts at `start`, which is the last term. For codes o is 0; where
- * v_dot_i8() subtracts 128 itself, the start adds it again. `sums` are the sums of q. */
+ * v_dot_i8() subtracts 128 itself, the start adds it again. `sums` are sums of q times scale. */
 #ifndef TARN_KERNELS_CPU_GEMM_INT_H
 #define TARN_KERNELS_CPU_GEMM_INT_H
 
@@ -16,13 +17,13 @@
 #endif
 
 struct int_tile {
-    const float *scale;     /* [rows] */
+    const float *scale;     /* [n_groups][rows] */
     const int32_t *start;   /* [n_groups][rows] */
     const float *sums;      /* [n_groups][rows]; affine types */
     const int32_t *quads;   /* [quads][rows] */
     const unsigned char *w; /* one panel */
     uint32_t k;
-    uint32_t group;
+    uint32_t group, quant; /* elements of K in a group of weights, of activations */
     const struct chain_fetch *fetch;
     struct gemm_share share; /* in the place of `fetch`; its steps are chunks of K */
     struct gemm_end end;
@@ -126,10 +127,10 @@ ALWAYS_INLINE int int_cols(int n_rows)
     return nc;
 }
 
-/* sum += the group's products times its scales, then the sums of q times its offsets. `head` is the
- * group's row of scales, at the first column. */
+/* sum += the group's products times both scales, then the sums of q times the offsets. `head` is
+ * the group's row of weights' scales, at the first column. */
 ALWAYS_INLINE void int_scale(vf *sum, enum dtype t, int n_rows, int nc, const vi *acc,
-                             const unsigned char *head, const float *sums)
+                             const unsigned char *head, const float *scales, const float *sums)
 {
     UNROLL
     for (int j = 0; j < nc; j++, head += VW * 2) {
@@ -138,7 +139,8 @@ ALWAYS_INLINE void int_scale(vf *sum, enum dtype t, int n_rows, int nc, const vi
         UNROLL
         for (int r = 0; r < n_rows; r++)
             sum[r * nc + j] =
-                v_fma(__builtin_convertvector(acc[r * nc + j], vf), scale, sum[r * nc + j]);
+                v_fma(__builtin_convertvector(acc[r * nc + j], vf) * v_set1(scales[r]), scale,
+                      sum[r * nc + j]);
         if (!dtype_is_affine(t))
             continue;
         vf offset = v_load_as(DTYPE_F16, head + PANEL_COLS * 2);
@@ -155,26 +157,28 @@ KERNEL_BODY void int_cols_of(const struct int_tile *g, enum dtype t, int n_rows,
 {
     const int nc = int_cols(n_rows);
     const uint32_t per_step = 32 / dtype_bits(t); /* elements of K */
-    const unsigned char *w = g->w, *share = g->share.at;
+    const unsigned char *w = g->w, *head = w, *share = g->share.at;
     const int32_t *start = g->start;
-    const float *sums = g->sums;
+    const float *scales = g->scale, *sums = g->sums;
     vf sum[INT_ACC_MAX];
     float out[INT_ACC_MAX * VW];
 
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
         sum[i] = v_set1(0);
-    for (uint32_t k = 0; k < g->k; k += g->group, start += n_rows) {
-        const unsigned char *head = w + col * 2;
-        uint32_t n_k = min_u32(g->k - k, g->group);
+    for (uint32_t k = 0; k < g->k; k += g->quant, start += n_rows, scales += n_rows) {
+        uint32_t n_k = min_u32(g->k - k, g->quant);
         vi acc[INT_ACC_MAX];
 
         UNROLL
         for (int i = 0; i < n_rows * nc; i++)
             acc[i] = v_set1_i32(start[i / nc]);
-        if (how == INT_FETCH_AHEAD)
-            fetch_lines(w, pack_head_bytes(t), FETCH_AHEAD_BYTES);
-        w += pack_head_bytes(t);
+        if (k % g->group == 0) {
+            if (how == INT_FETCH_AHEAD)
+                fetch_lines(w, pack_head_bytes(t), FETCH_AHEAD_BYTES);
+            head = w + col * 2;
+            w += pack_head_bytes(t);
+        }
         for (uint32_t c = 0; c < n_k; c += QUANT_CHUNK) {
             uint32_t n_steps = (min_u32(n_k - c, QUANT_CHUNK) + per_step - 1) / per_step;
 
@@ -185,12 +189,12 @@ KERNEL_BODY void int_cols_of(const struct int_tile *g, enum dtype t, int n_rows,
                       (size_t)(w - g->w) / INT_ROW_BYTES);
             w += (size_t)n_steps * INT_ROW_BYTES;
         }
-        int_scale(sum, t, n_rows, nc, acc, head, sums);
+        int_scale(sum, t, n_rows, nc, acc, head, scales, sums);
         sums += dtype_is_affine(t) ? n_rows : 0;
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
-        v_store(out + i * VW, sum[i] * v_set1(g->scale[i / nc]));
+        v_store(out + i * VW, sum[i]);
     gemm_store(&g->end, out, (uint32_t)n_rows, (uint32_t)nc * VW, col);
 }
 
@@ -263,18 +267,18 @@ static void (*const int_tiles[INT_ROWS][DTYPE_COUNT - DTYPE_FLOATS])(const struc
 
 static uint32_t int_n_groups(const struct weight *w)
 {
-    return (w->k + w->group - 1) / w->group;
+    return (w->k + quant_group(w) - 1) / quant_group(w);
 }
 
 /* Offsets of a slot's parts, in units of 4 bytes; the quads come last. */
-static size_t int_slot_start(uint32_t n_rows)
+static size_t int_slot_start(const struct weight *w, uint32_t n_rows)
 {
-    return n_rows;
+    return (size_t)int_n_groups(w) * n_rows;
 }
 
 static size_t int_slot_sums(const struct weight *w, uint32_t n_rows)
 {
-    return int_slot_start(n_rows) + (size_t)int_n_groups(w) * n_rows;
+    return int_slot_start(w, n_rows) + (size_t)int_n_groups(w) * n_rows;
 }
 
 static size_t int_slot_quads(const struct weight *w, uint32_t n_rows)
@@ -311,29 +315,31 @@ ALWAYS_INLINE void int_put(int32_t *quads, size_t step, const int8_t *bytes, uin
 static void int_pack_row(const struct weight *w, int32_t *slot, uint32_t r, uint32_t n_rows,
                          const float *a)
 {
-    struct quant_row row = quant_row_of(a, w->k);
-    int32_t *start = slot + int_slot_start(n_rows) + r;
+    const uint32_t group = quant_group(w);
+    float *scale = (float *)slot + r;
+    int32_t *start = slot + int_slot_start(w, n_rows) + r;
     float *sums = (float *)slot + int_slot_sums(w, n_rows) + r; /* of affine types */
     int32_t *quads = slot + int_slot_quads(w, n_rows) + r;
     int32_t factor = int_start_factor(w->dtype);
 
-    memcpy(slot + r, &row.scale, sizeof(row.scale));
-    for (uint32_t k = 0; k < w->k; k += w->group, start += n_rows) {
-        uint32_t end = min_u32(k + w->group, w->k);
+    for (uint32_t k = 0; k < w->k; k += group, scale += n_rows, start += n_rows) {
+        uint32_t end = min_u32(k + group, w->k);
+        struct quant_scale by = quant_scale_of(a + k, end - k);
         vi lanes = v_set1_i32(0);
 
         for (uint32_t c = k; c < end; c += QUANT_CHUNK) {
             _Alignas(64) int8_t bytes[QUANT_CHUNK];
             uint32_t n = min_u32(end - c, QUANT_CHUNK);
 
-            quant_chunk(bytes, a + c, n, row.inverse, &lanes);
+            quant_chunk(bytes, a + c, n, by.inverse, &lanes);
             int_put(quads + (size_t)(c / 4) * n_rows, n_rows, bytes, n);
         }
         int32_t sum = quant_sum(lanes);
 
+        *scale = by.scale;
         *start = factor * sum;
         if (dtype_is_affine(w->dtype)) {
-            *sums = (float)sum;
+            *sums = (float)sum * by.scale;
             sums += n_rows;
         }
     }
@@ -349,8 +355,11 @@ static void int_pack(const struct gemm_job *j, uint32_t group, const float *a, u
 static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
 {
     const struct weight *w = &j->p->w;
-    struct int_tile g = {
-        .w = gemm_panel_data(j, b->panel), .k = w->k, .group = w->group, .fetch = &b->fetch};
+    struct int_tile g = {.w = gemm_panel_data(j, b->panel),
+                         .k = w->k,
+                         .group = w->group,
+                         .quant = quant_group(w),
+                         .fetch = &b->fetch};
     uint32_t n_chunks = (w->k + QUANT_CHUNK - 1) / QUANT_CHUNK;
 
     for (uint32_t i = b->begin; i < b->end; i++) {
@@ -358,7 +367,7 @@ static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
         const int32_t *slot = (const int32_t *)(const void *)gemm_slot(j, i);
 
         g.scale = (const float *)(const void *)slot;
-        g.start = slot + int_slot_start(n);
+        g.start = slot + int_slot_start(w, n);
         g.sums = (const float *)(const void *)(slot + int_slot_sums(w, n));
         g.quads = slot + int_slot_quads(w, n);
         g.share = gemm_share_of(j, b, i, n_chunks);

@@ -29,7 +29,7 @@ struct mm_tile {
     const float *scale;
     const int32_t *start;
     const float *sums;
-    uint32_t group;
+    uint32_t group, quant;
     const struct chain_fetch *fetch;
     struct gemm_end end;
 };
@@ -178,10 +178,9 @@ ALWAYS_INLINE vf mm_pair(const float *p)
     return (vf)vcombine_f32(two, two);
 }
 
-/* sum += the group's products times its scales, then the sums of q times its offsets, in the order
- * of int_scale(). `head` is the group's row of scales, at the first column. */
+/* int_scale() for pairs of rows. */
 ALWAYS_INLINE void mm_int_scale(vf *sum, enum dtype t, int n_pairs, int nc, const vi *acc,
-                                const unsigned char *head, const float *sums)
+                                const unsigned char *head, const float *scales, const float *sums)
 {
     UNROLL
     for (int j = 0; j < nc; j++, head += VW * 2) {
@@ -195,7 +194,8 @@ ALWAYS_INLINE void mm_int_scale(vf *sum, enum dtype t, int n_pairs, int nc, cons
         for (int i = 0; i < 2 * n_pairs; i++) {
             int at = (i / 2 * nc + j) * 2 + i % 2;
 
-            sum[at] = v_fma(v_from_i32(acc[at]), (vf)scale[i % 2], sum[at]);
+            sum[at] =
+                v_fma(v_from_i32(acc[at]) * mm_pair(scales + i / 2 * 2), (vf)scale[i % 2], sum[at]);
             if (dtype_is_affine(t))
                 sum[at] = v_fma(mm_pair(sums + i / 2 * 2), (vf)offset[i % 2], sum[at]);
         }
@@ -208,20 +208,23 @@ KERNEL_BODY void mm_int_tile(const struct mm_tile *g, enum dtype t, int n_pairs)
     const uint32_t w_rows = dtype_bits(t) == 4 ? 1 : 2; /* of the panel, in a step */
 
     for (uint32_t col = 0; col < PANEL_COLS; col += (uint32_t)nc * VW) {
-        const unsigned char *w = g->w, *a = g->a;
-        const float *start = (const float *)(const void *)g->start, *sums = g->sums;
+        const unsigned char *w = g->w, *a = g->a, *head = w;
+        const float *start = (const float *)(const void *)g->start;
+        const float *scales = g->scale, *sums = g->sums;
         uint32_t step0 = 0;
         vf sum[MM_ACC_MAX];
 
         UNROLL
         for (int i = 0; i < 2 * n_pairs * nc; i++)
             sum[i] = v_set1(0);
-        for (uint32_t k = 0; k < g->k; k += g->group, start += 2 * n_pairs) {
-            uint32_t n_steps = min_u32(g->k - k, g->group) / 8;
-            const unsigned char *head = w + col * 2;
+        for (uint32_t k = 0; k < g->k; k += g->quant, start += 2 * n_pairs, scales += 2 * n_pairs) {
+            uint32_t n_steps = min_u32(g->k - k, g->quant) / 8;
             vi acc[MM_ACC_MAX];
 
-            w += pack_head_bytes(t);
+            if (k % g->group == 0) {
+                head = w + col * 2;
+                w += pack_head_bytes(t);
+            }
             UNROLL
             for (int i = 0; i < 2 * n_pairs * nc; i++)
                 acc[i] = (vi)mm_pair(start + i / (2 * nc) * 2);
@@ -233,12 +236,9 @@ KERNEL_BODY void mm_int_tile(const struct mm_tile *g, enum dtype t, int n_pairs)
                 w += w_rows * PANEL_COLS * 4;
             }
             step0 += n_steps;
-            mm_int_scale(sum, t, n_pairs, nc, acc, head, sums);
+            mm_int_scale(sum, t, n_pairs, nc, acc, head, scales, sums);
             sums += dtype_is_affine(t) ? 2 * n_pairs : 0;
         }
-        UNROLL
-        for (int i = 0; i < 2 * n_pairs * nc; i++)
-            sum[i] *= mm_pair(g->scale + i / (2 * nc) * 2);
         mm_store(g, sum, n_pairs, nc, col);
     }
 }
@@ -260,28 +260,32 @@ static void mm_int_pack(const struct gemm_job *j, uint32_t group, const float *a
     if (n_even > n_rows)
         memset(slot, 0, j->slot_bytes);
     for (uint32_t r = 0; r < n_rows; r++) {
-        struct quant_row row = quant_row_of(a + r * j->p->a_stride, w->k);
-        int32_t *start = slot + int_slot_start(n_even) + r;
+        const float *x = a + r * j->p->a_stride;
+        float *scale = (float *)slot + r;
+        int32_t *start = slot + int_slot_start(w, n_even) + r;
         float *sums = (float *)slot + int_slot_sums(w, n_even) + r;
-
-        memcpy(slot + r, &row.scale, sizeof(row.scale));
+        struct quant_scale by = {0};
         vi lanes = v_set1_i32(0);
 
         for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK) {
             uint32_t n = min_u32(w->k - k, QUANT_CHUNK);
             unsigned char *to = operands + ((size_t)k / 8 * n_even + r) * 8;
 
-            quant_chunk((int8_t *)quads, a + r * j->p->a_stride + k, n, row.inverse, &lanes);
+            if (k % quant_group(w) == 0)
+                by = quant_scale_of(x + k, min_u32(w->k - k, quant_group(w)));
+            quant_chunk((int8_t *)quads, x + k, n, by.inverse, &lanes);
             for (uint32_t i = 0; i < n / 8; i++, to += n_even * 8)
                 memcpy(to, quads + 2 * i, 8);
-            if ((k + n) % w->group != 0 && k + n < w->k)
+            if ((k + n) % quant_group(w) != 0 && k + n < w->k)
                 continue;
             int32_t sum = quant_sum(lanes);
 
+            *scale = by.scale;
+            scale += n_even;
             *start = int_start_factor(w->dtype) * sum;
             start += n_even;
             if (dtype_is_affine(w->dtype)) {
-                *sums = (float)sum;
+                *sums = (float)sum * by.scale;
                 sums += n_even;
             }
             lanes = v_set1_i32(0);
@@ -332,8 +336,11 @@ static void (*const mm_tiles[MM_PAIRS][DTYPE_COUNT - DTYPE_BF16])(const struct m
 static void mm_panel(const struct gemm_job *j, const struct gemm_panel *b)
 {
     const struct weight *w = &j->p->w;
-    struct mm_tile g = {
-        .w = gemm_panel_data(j, b->panel), .k = w->k, .group = w->group, .fetch = &b->fetch};
+    struct mm_tile g = {.w = gemm_panel_data(j, b->panel),
+                        .k = w->k,
+                        .group = w->group,
+                        .quant = w->dtype == DTYPE_BF16 ? 0 : quant_group(w),
+                        .fetch = &b->fetch};
 
     for (uint32_t i = b->begin; i < b->end; i++) {
         uint32_t n_even;
@@ -345,7 +352,7 @@ static void mm_panel(const struct gemm_job *j, const struct gemm_panel *b)
             const int32_t *slot = (const int32_t *)(const void *)g.a;
 
             g.scale = (const float *)(const void *)slot;
-            g.start = slot + int_slot_start(n_even);
+            g.start = slot + int_slot_start(w, n_even);
             g.sums = (const float *)(const void *)(slot + int_slot_sums(w, n_even));
             g.a = (const unsigned char *)(slot + int_slot_quads(w, n_even));
         }

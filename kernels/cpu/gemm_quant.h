@@ -5,12 +5,12 @@
 
 #include "kernels/cpu/gemm.h"
 
-/* Elements quantized together; all groups but the last of a row are multiples of it. */
+/* Elements converted together; all groups but the last of a row are multiples of it. */
 #define QUANT_CHUNK 32
 
-/* The scale of a row. */
-struct quant_row {
-    float scale;   /* max|a| / 127; NaN if the row has NaN or inf */
+/* The scale of a group of a row. */
+struct quant_scale {
+    float scale;   /* max|a| / 127; NaN if the group has NaN or inf */
     float inverse; /* 127 / max|a|, or 0 */
 };
 
@@ -21,7 +21,7 @@ static inline vu quant_larger(vu a, vu b)
     return (a & m) | (b & ~m);
 }
 
-static struct quant_row quant_row_of(const float *a, uint32_t n)
+static struct quant_scale quant_scale_of(const float *a, uint32_t n)
 {
     /* Magnitudes compare like their bits as integers; NaN and inf are above all numbers. */
     const vu mag = (vu)v_set1_i32(0x7fffffff);
@@ -43,10 +43,10 @@ static struct quant_row quant_row_of(const float *a, uint32_t n)
     top = max[0][0];
     memcpy(&f, &top, sizeof(f));
     if (top >= 0x7f800000u)
-        return (struct quant_row){NAN, 0};
-    if (f < QUANT_ROW_MIN)
-        return (struct quant_row){0, 0};
-    return (struct quant_row){f / 127.0f, 127.0f / f};
+        return (struct quant_scale){NAN, 0};
+    if (f < QUANT_MIN)
+        return (struct quant_scale){0, 0};
+    return (struct quant_scale){f / 127.0f, 127.0f / f};
 }
 
 /* Quantize n <= QUANT_CHUNK elements to signed bytes, with zeros behind them. The lanes of *sum
@@ -56,7 +56,7 @@ ALWAYS_INLINE void quant_chunk(int8_t out[QUANT_CHUNK], const float *a, uint32_t
 {
     const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer in the low bits */
 
-    if (inverse == 0) { /* a zero row or a NaN row: 0 * NaN would not be an integer */
+    if (inverse == 0) { /* zeros, or a NaN: 0 * NaN would not be an integer */
         memset(out, 0, QUANT_CHUNK);
         return;
     }

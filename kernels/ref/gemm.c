@@ -24,19 +24,19 @@ static float dot_floats(const struct weight *w, uint32_t n, const float *a, cons
     return (float)sum;
 }
 
-/* Quantize one row of activations. Returns the scale, or NaN if the row has NaN or inf. */
-static float quantize_row(int8_t *q, const float *a, uint32_t n_k)
+/* Quantize a group of activations. Returns the scale, or NaN and zeros if it has NaN or inf. */
+static float quantize_group(int8_t *q, const float *a, uint32_t n_k)
 {
+    bool finite = true;
     float max = 0;
 
     for (uint32_t k = 0; k < n_k; k++) {
-        if (!isfinite(a[k]))
-            return NAN;
+        finite = finite && isfinite(a[k]);
         max = fmaxf(max, fabsf(a[k]));
     }
-    if (max < QUANT_ROW_MIN) {
+    if (!finite || max < QUANT_MIN) {
         memset(q, 0, n_k);
-        return 0;
+        return finite ? 0 : NAN;
     }
     float inverse = 127 / max;
     for (uint32_t k = 0; k < n_k; k++)
@@ -44,24 +44,29 @@ static float quantize_row(int8_t *q, const float *a, uint32_t n_k)
     return max / 127;
 }
 
-static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, float scale,
+static uint32_t group_end(const struct weight *w, uint32_t k)
+{
+    return quant_group(w) < w->k - k ? k + quant_group(w) : w->k;
+}
+
+/* scales: of the groups of q. */
+static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, const float *scales,
                       const float *bias, const float *old)
 {
     float sum = 0;
 
-    for (uint32_t k0 = 0; k0 < w->k; k0 += w->group) {
-        uint32_t end = w->group < w->k - k0 ? k0 + w->group : w->k;
+    for (uint32_t k0 = 0; k0 < w->k; k0 += quant_group(w), scales++) {
+        uint32_t end = group_end(w, k0);
         int32_t group = 0, sum_q = 0; /* |group| <= 128 * 127 * 255 < 2^24 is exact as a float */
 
         for (uint32_t k = k0; k < end; k++) {
             group += q[k] * pack_int_at(w, n, k);
             sum_q += q[k];
         }
-        sum = fmaf((float)group, pack_scale_at(w, n, k0), sum);
+        sum = fmaf((float)group * *scales, pack_scale_at(w, n, k0), sum);
         if (dtype_is_affine(w->dtype))
-            sum = fmaf((float)sum_q, pack_offset_at(w, n, k0), sum);
+            sum = fmaf((float)sum_q * *scales, pack_offset_at(w, n, k0), sum);
     }
-    sum *= scale;
     if (bias)
         sum += *bias;
     if (old)
@@ -72,28 +77,32 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, float
 enum status ref_gemm(struct device *d, struct stream *s, const struct gemm_params *p)
 {
     bool ints = p->w.dtype >= DTYPE_FLOATS;
+    uint32_t n_groups = ints ? (p->w.k + quant_group(&p->w) - 1) / quant_group(&p->w) : 0;
+    float *scales = NULL;
     int8_t *q = NULL;
-    float scale = 0;
 
     (void)d;
     (void)s;
-    if (ints && !(q = malloc(p->w.k)))
-        return ERR_NOMEM;
+    if (ints) {
+        scales = malloc(n_groups * sizeof *scales + p->w.k);
+        if (!scales)
+            return ERR_NOMEM;
+        q = (int8_t *)(scales + n_groups);
+    }
     for (uint32_t t = 0; t < p->n_rows; t++) {
         const float *a = p->a + t * p->a_stride;
         float *out = p->out + t * p->out_stride;
 
-        if (ints)
-            scale = quantize_row(q, a, p->w.k);
+        for (uint32_t k = 0, g = 0; g < n_groups; g++, k += quant_group(&p->w))
+            scales[g] = quantize_group(q + k, a + k, group_end(&p->w, k) - k);
         for (uint32_t n = 0; n < p->w.n; n++) {
             const float *bias = p->bias ? p->bias + n : NULL;
             const float *old = p->accumulate ? out + n : NULL;
 
-            out[n] = !ints          ? dot_floats(&p->w, n, a, bias, old)
-                     : isnan(scale) ? NAN
-                                    : dot_ints(&p->w, n, q, scale, bias, old);
+            out[n] = ints ? dot_ints(&p->w, n, q, scales, bias, old)
+                          : dot_floats(&p->w, n, a, bias, old);
         }
     }
-    free(q);
+    free(scales);
     return OK;
 }

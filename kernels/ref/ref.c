@@ -3,7 +3,7 @@
 
 const struct ops ref_ops = {
     .name = "ref",
-    .version = 2,
+    .version = 3,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,
     .gemm = ref_gemm,

@@ -39,6 +39,7 @@ SHAPES: list[dict[str, Any]] = [
 CASES = [("gptq", True, ""), ("gptq-8", False, "--chunk 7 --threads 2"),
          ("gptq-asym", True, ""), ("awq-rows", False, "--device ref"),
          ("ct-packed", False, "--chunk 1"), ("ct-int-group", False, ""), ("fp8-block", True, "")]
+WHOLE_ROWS = ("gptq-8", "awq-rows")  # one scale a row: groups of 128
 whole_numbers = quantize_checkpoint.whole_numbers
 
 
@@ -59,9 +60,11 @@ def as_kernels_have_them(w: np.ndarray, bits: int, symmetric: bool, rows: int, c
 class StoredLlama(NumpyLlama):
     """NumpyLlama whose products with quantized weights quantize activations."""
     head: bool
+    group: int  # of weights
 
     def linear(self, x: np.ndarray, name: str) -> np.ndarray:
-        return super().linear(x if name == "lm_head" and not self.head else quantized_rows(x), name)
+        plain = name == "lm_head" and not self.head
+        return super().linear(x if plain else quantized_rows(x, self.group), name)
 
 
 def reference(model: Path, name: str, head: bool) -> StoredLlama:
@@ -72,6 +75,7 @@ def reference(model: Path, name: str, head: bool) -> StoredLlama:
                    for n, w in weights.items()}
     stored = StoredLlama(plain.config, weights)
     stored.head = head
+    stored.group = 128 if name in WHOLE_ROWS else 32
     return stored
 
 

@@ -16,6 +16,7 @@ from numpy_llama import NumpyLlama  # noqa: E402
 
 INT4_DIVISORS = (-8.0, -7.5, -8.5, -7.0, -9.0)
 SCALE_MIN = 2.0 ** -126
+QUANT_GROUP_MAX = 64
 
 
 def pick(best: tuple | None, cost: np.ndarray, value: np.ndarray) -> tuple:
@@ -76,19 +77,30 @@ def quantized_weights(weights: Tensors, kind: str, group: int) -> Tensors:
     return {name: one(name, w) for name, w in weights.items()}
 
 
-def quantized_rows(x: np.ndarray) -> np.ndarray:
-    largest = np.abs(x).max(axis=-1, keepdims=True)
-    return np.rint(x * (127 / largest)) * (largest / 127)
+def quantized_rows(x: np.ndarray, group: int) -> np.ndarray:
+    """Activations for a product with weights in groups of `group`."""
+    out = np.empty_like(x)
+    size = min(group, QUANT_GROUP_MAX)
+    for k in range(0, x.shape[-1], size):
+        part = x[..., k:k + size]
+        largest = np.abs(part).max(axis=-1, keepdims=True)
+        scale = np.where(largest == 0, 1, largest) / 127
+        out[..., k:k + size] = np.rint(part / scale) * scale
+    return out
 
 
 class QuantizedLlama(NumpyLlama):
+    group: int
+
     @staticmethod
     def load(model_dir: Path, kind: str, group: int) -> QuantizedLlama:  # type: ignore[override]
         plain = NumpyLlama.load(model_dir)
-        return QuantizedLlama(plain.config, quantized_weights(plain.weights, kind, group))
+        made = QuantizedLlama(plain.config, quantized_weights(plain.weights, kind, group))
+        made.group = group
+        return made
 
     def linear(self, x: np.ndarray, name: str) -> np.ndarray:
-        return super().linear(quantized_rows(x), name)
+        return super().linear(quantized_rows(x, self.group), name)
 
     def output(self, h: np.ndarray) -> np.ndarray:
-        return super().output(quantized_rows(h) if self.tied else h)
+        return super().output(quantized_rows(h, self.group) if self.tied else h)

@@ -206,10 +206,13 @@ static double product(const struct weight *w, uint32_t n, const float *a, double
     float max = 0;
     double sum = 0;
 
-    for (uint32_t k = 0; k < w->k; k++)
-        max = fmaxf(max, fabsf(a[k]));
     *magnitude = 0;
     for (uint32_t k = 0; k < w->k; k++) {
+        if (k % quant_group(w) == 0) {
+            max = 0;
+            for (uint32_t i = k; i < w->k && i < k + quant_group(w); i++)
+                max = fmaxf(max, fabsf(a[i]));
+        }
         double q = rint(a[k] * (127 / max)) * ((double)max / 127), scale = pack_scale_at(w, n, k);
 
         sum += q * (pack_int_at(w, n, k) * scale + pack_offset_at(w, n, k));

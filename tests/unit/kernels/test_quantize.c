@@ -443,12 +443,15 @@ static void sizes_count_scales_and_short_groups(void **state)
  * so that only the reference kernel's own roundings are between them. */
 static double product(const struct weight *w, uint32_t n, const float *a, double *magnitude)
 {
-    float max = largest(a, w->k), inverse = 127 / max;
+    const uint32_t group = quant_group(w);
+    float max = 0;
     double sum = 0;
 
     *magnitude = 0;
     for (uint32_t k = 0; k < w->k; k++) {
-        double term = rint(a[k] * inverse) * ((double)max / 127) * pack_at(w, n, k);
+        if (k % group == 0)
+            max = largest(a + k, w->k - k < group ? w->k - k : group);
+        double term = rint(a[k] * (127 / max)) * ((double)max / 127) * pack_at(w, n, k);
 
         sum += term;
         *magnitude += fabs(term);
@@ -496,7 +499,38 @@ static void the_reference_product_is_that_of_the_dequantized_weights(void **stat
     each_case(check_ref_gemm_of);
 }
 
-/* Rows of activations that cannot be scaled: zeros, almost zeros, no numbers. */
+/* An element that is far larger than all others costs only its own group's precision. */
+static void an_outlier_costs_its_own_group_alone(void **state)
+{
+    enum { K = 256 };
+    static const uint32_t groups[] = {32, 128};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(groups); i++) {
+        struct weight w = make_weight(DTYPE_I8, 1, K, groups[i]);
+        float *x = random_floats(K), *a = random_floats(K), out;
+        struct gemm_params p = {.n_rows = 1, .a = a, .a_stride = K, .out = &out, .out_stride = 1};
+        double want = 0, magnitude = 0;
+
+        for (uint32_t k = 64; k < 64 + quant_group(&w); k++)
+            a[k] = k == 70 ? 1000 : 0;
+        x[70] = 0; /* the outlier itself adds nothing */
+        pack_quantize_rows(&w, 0, DTYPE_F32, x, 1);
+        p.w = w;
+        assert_int_equal(ref_gemm(NULL, NULL, &p), OK);
+        for (uint32_t k = 0; k < K; k++) {
+            want += (double)a[k] * pack_at(&w, 0, k);
+            magnitude += fabs((double)a[k] * pack_at(&w, 0, k));
+        }
+        if (!(fabs(out - want) <= magnitude / 100))
+            fail_msg("groups of %u: %.9g, want %.9g", groups[i], out, want);
+        free(x);
+        free(a);
+        free_weight(&w);
+    }
+}
+
+/* Groups of activations that cannot be scaled: zeros, almost zeros, no numbers. */
 static void odd_rows_of_activations(void **state)
 {
     struct weight w = make_weight(DTYPE_I8, 3, 40, 32);
@@ -505,8 +539,8 @@ static void odd_rows_of_activations(void **state)
     struct gemm_params p = {.n_rows = 5, .a = a[0], .a_stride = 40, .out = out[0], .out_stride = 3};
 
     (void)state;
-    a[1][3] = QUANT_ROW_MIN / 2;
-    a[2][3] = QUANT_ROW_MIN;
+    a[1][3] = QUANT_MIN / 2;
+    a[2][3] = QUANT_MIN;
     a[3][3] = NAN;
     a[4][39] = -INFINITY;
     pack_quantize_rows(&w, 0, DTYPE_F32, x, 3);
@@ -514,7 +548,7 @@ static void odd_rows_of_activations(void **state)
     assert_int_equal(ref_gemm(NULL, NULL, &p), OK);
     for (int n = 0; n < 3; n++) {
         assert_true(out[0][n] == 0 && out[1][n] == 0);
-        assert_true(fabsf(out[2][n] / QUANT_ROW_MIN - pack_at(&w, (uint32_t)n, 3)) < 1e-5f);
+        assert_true(fabsf(out[2][n] / QUANT_MIN - pack_at(&w, (uint32_t)n, 3)) < 1e-5f);
         assert_true(isnan(out[3][n]) && isnan(out[4][n]));
     }
     free(x);
@@ -553,6 +587,7 @@ int main(void)
         cmocka_unit_test(nan_and_inf_spoil_their_group_only),
         cmocka_unit_test(sizes_count_scales_and_short_groups),
         cmocka_unit_test(the_reference_product_is_that_of_the_dequantized_weights),
+        cmocka_unit_test(an_outlier_costs_its_own_group_alone),
         cmocka_unit_test(odd_rows_of_activations),
         cmocka_unit_test(embedding_rows_are_dequantized),
     };
