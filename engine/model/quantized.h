@@ -18,7 +18,7 @@
  * The tensor is called X.weight. An element is (code - zero) * scale, computed in f32; stored
  * scales are F16, BF16 or F32. Weights that a configuration leaves out (`ignore`,
  * `modules_to_not_convert`) are plain tensors and are found as such. Scales of activations
- * (input_scale) are not used: kernels quantize activations per row by their own rule.
+ * (input_scale) are not used: kernels quantize activations by their own rule.
  *
  * Owns    the tensors until quantized_close(); their bytes belong to the safetensors files, which
  *         must stay open.

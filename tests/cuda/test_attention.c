@@ -658,6 +658,58 @@ static void rows_have_the_same_bits_without_room_for_partials(void **state)
     cuda_test_free_all(w.d);
 }
 
+/* A decode step that is filled up with sequences without rows: each has the row0 that it would have
+ * with one. */
+static void check_padded(const struct world *w, const struct result *r, uint32_t n_more)
+{
+    struct attention_params p = r->p;
+    uint32_t n_seqs = p.n_seqs + n_more, n_rows = p.n_rows + n_more, n_segs = p.n_segs + n_more;
+    struct attn_seq *seqs = host_array(n_seqs * sizeof *seqs);
+    struct attn_segment *segs = host_array(n_segs * sizeof *segs);
+    float *q = host_array(n_rows * p.q_stride * sizeof *q);
+
+    memcpy(seqs, p.seqs, p.n_seqs * sizeof *seqs);
+    memcpy(segs, p.segments, p.n_segs * sizeof *segs);
+    memcpy(q, p.q, p.n_rows * p.q_stride * sizeof *q);
+    for (uint32_t i = 0; i < n_more; i++) {
+        seqs[p.n_seqs + i] = (struct attn_seq){.row0 = p.n_rows + i, .seg0 = p.n_segs};
+        segs[p.n_segs + i] = (struct attn_segment){0};
+    }
+    p.seqs = on_device(w->d, seqs, n_seqs * sizeof *seqs);
+    p.segments = on_device(w->d, segs, n_segs * sizeof *segs);
+    p.q = on_device(w->d, q, n_rows * p.q_stride * sizeof *q);
+    p.blocks = on_device(w->d, w->blocks, w->n_blocks * sizeof *w->blocks);
+    p.pool.base = on_device(w->d, p.pool.base, p.pool.n_blocks * kv_block_bytes(&p.pool));
+    p.out = on_device(w->d, NULL, r->n_out / p.n_rows * n_rows * sizeof *p.out);
+    p.lse = NULL;
+    p.n_seqs = n_seqs;
+    p.n_rows = n_rows;
+    p.n_segs = p.n_segs_max = n_segs;
+    assert_ok(device_ops(w->d)->attention(w->d, NULL, &p));
+    assert_same_bits("padded", from_device(w->d, p.out, r->n_out * sizeof *p.out), r->p.out,
+                     r->n_out * sizeof *p.out);
+}
+
+static void padding_changes_no_row(void **state)
+{
+    static const struct shape shape = {
+        .dtype = DTYPE_BF16, .dim = 32, .n_heads = 16, .n_kv_heads = 1};
+    static struct world w;
+    struct part parts[8];
+
+    (void)state;
+    for (int has_room = 0; has_room < 2; has_room++) { /* for the partial results */
+        open_world(&w, &shape, 512, has_room ? 16 : 8192);
+        for (uint32_t i = 0; i < 8; i++) {
+            random_cut(&w, 6);
+            parts[i] = (struct part){i, w.seqs[i].n_tokens - 1, 1, 0};
+        }
+        struct result r = run(&w, parts, 8, false);
+        check_padded(&w, &r, 8);
+        cuda_test_free_all(w.d);
+    }
+}
+
 /* --- Infinities --- */
 
 /* Values that are inf change the rows that attend to them, and no others. */
@@ -794,6 +846,7 @@ int main(void)
         cmocka_unit_test(no_blocks_are_launched_without_work),
         cmocka_unit_test(rows_of_several_groups_have_the_same_bits),
         cmocka_unit_test(rows_have_the_same_bits_without_room_for_partials),
+        cmocka_unit_test(padding_changes_no_row),
         cmocka_unit_test(values_of_later_keys_never_matter),
         cmocka_unit_test(full_sizes_match_reference),
     };
