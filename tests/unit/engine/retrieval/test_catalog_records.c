@@ -1,5 +1,6 @@
 /* Records of catalogs: stamps, digests, and that catalogs become equal whatever the order in which
  * they exchange what they have. */
+#include "base/check.h"
 #include "tests/unit/engine/retrieval/catalog_world.h"
 
 #include <stdlib.h>
