@@ -217,7 +217,7 @@ static void pad_batch(struct batch *b, const struct step_bucket *to)
     for (uint32_t i = b->n_rows; i < to->n_rows; i++) {
         b->ids[i] = b->pos[i] = b->slot_offset[i] = 0;
         b->slot_block[i] = UINT32_MAX; /* its K and V are not stored */
-        b->seqs[i] = (struct attn_seq){.seg0 = b->n_segments};
+        b->seqs[i] = (struct attn_seq){.row0 = i, .seg0 = b->n_segments}; /* both ascend */
     }
     for (uint32_t i = b->n_out; i < to->n_rows; i++)
         b->out_rows[i] = 0;

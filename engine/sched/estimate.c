@@ -27,6 +27,8 @@ struct member {
     uint32_t n_cached, n_left; /* computed tokens, and known ones that are left to compute */
     double n_tokens;           /* still to generate, counted in steps that end with tokens */
     double cap_s;              /* time of service until it is demoted behind the request */
+    bool runs;                 /* has a place */
+    bool is_urgent;            /* its chunk is not put off until its next token */
 };
 
 /* The quantiles of actual / predicted, as logarithms. */
@@ -64,6 +66,7 @@ struct walk {
     struct member own;
     double rest_s; /* of the sequences between `before` and the request, which are not simulated */
     double now_s;
+    uint32_t n_all; /* usual sequences that have not ended */
     uint32_t n_steps;
 };
 
@@ -192,7 +195,9 @@ static struct member member_of(struct estimator *m, uint32_t slot, uint32_t own,
     return (struct member){.n_cached = n_cached,
                            .n_left = n_known - n_cached,
                            .n_tokens = steps_of(m->s, e, tokens_of(m, slot, i)),
-                           .cap_s = cap_seconds(m, e, &m->s->entries[own])};
+                           .cap_s = cap_seconds(m, e, &m->s->entries[own]),
+                           .runs = runs,
+                           .is_urgent = e->is_urgent || e->is_due};
 }
 
 /* Seconds that a prefill adds to steps which run anyway. */
@@ -254,6 +259,7 @@ static void gather(struct walk *w, uint32_t slot, double n_tokens)
     w->rest_s = sample_rest(m, slot, n_walked, n_position - n_walked);
     if (n_position > n_walked) /* the wait is long, so its first steps need not be exact */
         w->n_steps = m->n_steps - min_u32(m->n_steps, N_STEPS_IF_MANY);
+    w->n_all = s->n_running_of[SCHED_USUAL] + s->n_waiting_of[SCHED_USUAL];
     w->own = member_of(m, slot, slot, 0);
     w->own.cap_s = INFINITY;
     if (n_tokens >= 0)
@@ -271,7 +277,10 @@ struct batch_part {
 struct step_now {
     struct batch_part parts[3];
     struct cost_step cost;
-    uint32_t n_chunks;
+    uint32_t n_chunks;    /* members with a prompt to compute */
+    uint32_t n_finishing; /* members that got their first token in this step */
+    uint32_t n_tokens_left;
+    bool full, closed; /* for chunks; for members without a place */
 };
 
 static void remove_member(struct member *v, uint32_t *n, uint32_t i)
@@ -309,38 +318,56 @@ static void give_token(struct member *q)
     q->n_cached += q->n_left;
     q->n_left = 1;
     q->n_tokens -= 1;
+    q->runs = true;
+    q->is_urgent = false;
 }
 
-/* Run a step with chunks, cut as scheduler_plan.c cuts it. Returns its seconds. */
+/* Tokens of the member's chunk in this step, as scheduler_plan.c cuts it. */
+static uint32_t fit_chunk(const struct walk *w, struct step_now *now, const struct member *q)
+{
+    const struct scheduler_config *c = w->config;
+    uint32_t n = min_u32(q->n_left, now->n_tokens_left), fits = n;
+
+    if (now->full || (now->closed && !q->runs))
+        return 0;
+    if (n > 0 && c->step_s_max > 0)
+        fits = cost_model_fit(c->cost, &now->cost, q->n_cached, n, c->step_s_max);
+    if (now->cost.n_chunks == 0 && fits < CHUNK_TOKENS_MIN)
+        fits = min_u32(CHUNK_TOKENS_MIN, n);
+    now->full = fits == 0;
+    if (fits > 0 && fits < q->n_left && !q->is_urgent &&
+        step_ends_before(w->m->s, &now->cost, q->n_cached, fits, now->n_finishing, w->n_all)) {
+        now->closed |= !q->runs;
+        return 0;
+    }
+    return fits;
+}
+
+/* Run a step with chunks. Returns its seconds. */
 static double run_chunks(const struct walk *w, struct step_now *now)
 {
     const struct scheduler_config *c = w->config;
-    uint32_t n_tokens = c->n_tokens_max - min_u32(now->cost.n_decodes, c->n_tokens_max);
-    bool full = false;
 
+    now->n_tokens_left = c->n_tokens_max - min_u32(now->cost.n_decodes, c->n_tokens_max);
     for (int p = 0; p < 3; p++)
         for (uint32_t i = 0; i < now->parts[p].n; i++) {
             struct member *q = &now->parts[p].v[i];
-            uint32_t n = full ? 0 : min_u32(q->n_left, n_tokens), fits = n;
+            bool is_decode = q->n_left == 1;
+            uint32_t fits = is_decode ? 1 : fit_chunk(w, now, q);
 
-            if (q->n_left == 1) {
-                give_token(q);
-                continue;
-            }
-            if (n > 0 && c->step_s_max > 0)
-                fits = cost_model_fit(c->cost, &now->cost, q->n_cached, n, c->step_s_max);
-            if (now->cost.n_chunks == 0 && fits < CHUNK_TOKENS_MIN)
-                fits = min_u32(CHUNK_TOKENS_MIN, n);
-            full = fits == 0;
             if (fits == 0)
                 continue;
-            cost_step_add(&now->cost, c->cost, q->n_cached, fits);
-            n_tokens -= fits;
+            if (!is_decode) {
+                cost_step_add(&now->cost, c->cost, q->n_cached, fits);
+                now->n_tokens_left -= fits;
+            }
             if (fits == q->n_left) {
+                now->n_finishing += !is_decode || !q->runs;
                 give_token(q);
             } else {
                 q->n_cached += fits;
                 q->n_left -= fits;
+                q->runs = true;
             }
         }
     return cost_model_step_seconds(c->cost, &now->cost);
@@ -360,8 +387,12 @@ static double run_decodes(const struct walk *w, const struct step_now *now, bool
     n = fmax(1, to_end || now->parts[1].n == 0 ? n : 1);
     for (int p = 0; p < 3; p++)
         for (uint32_t i = 0; i < now->parts[p].n; i++) {
-            now->parts[p].v[i].n_cached += (uint32_t)n;
-            now->parts[p].v[i].n_tokens -= n;
+            struct member *q = &now->parts[p].v[i];
+
+            q->n_cached += (uint32_t)n;
+            q->n_tokens -= n;
+            q->runs = true;
+            q->is_urgent = false;
         }
     return n * step_s;
 }
@@ -370,8 +401,10 @@ static double run_decodes(const struct walk *w, const struct step_now *now, bool
 static void settle(struct walk *w, uint32_t n_before, uint32_t n_behind, double step_s)
 {
     for (uint32_t i = n_behind; i-- > 0;)
-        if (w->behind[i].n_tokens <= 0 && w->behind[i].n_left == 1)
+        if (w->behind[i].n_tokens <= 0 && w->behind[i].n_left == 1) {
             remove_member(w->behind, &w->n_behind, i);
+            w->n_all--;
+        }
     for (uint32_t i = n_before; i-- > 0;) {
         struct member *q = &w->before[i], moved;
 
@@ -379,6 +412,7 @@ static void settle(struct walk *w, uint32_t n_before, uint32_t n_behind, double 
         if (q->n_left > 1)
             continue; /* an iteration ends with a token */
         moved = *q;
+        w->n_all -= q->n_tokens <= 0;
         if (q->n_tokens <= 0 || q->cap_s <= 0)
             remove_member(w->before, &w->n_before, i);
         if (moved.n_tokens > 0 && moved.cap_s <= 0 && w->n_behind < w->m->n_max) {

@@ -199,26 +199,33 @@ static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t
     return fits;
 }
 
-/* Whether the step ends before this chunk of n tokens, which leaves some of its prompt: prompts
- * that are complete with the step get their first token earlier, each by the time of the chunk, and
- * all others wait for the fixed cost of one more step. So a cached prompt does not wait for 500
- * tokens of another one, while many waiting sequences share the fixed costs. The chunk of a
- * sequence that is starving or late is not put off. */
+/* Prompts that are complete with the step get their first token earlier, each by the time of the
+ * chunk, and all others wait for the fixed cost of one more step. So a cached prompt does not wait
+ * for 500 tokens of another one, while many waiting sequences share the fixed costs. */
+bool step_ends_before(const struct scheduler *s, const struct cost_step *step, uint32_t n_before,
+                      uint32_t n, uint32_t n_finishing, uint32_t n_all)
+{
+    const struct cost_model *cost = s->config.cost;
+    struct cost_step longer = *step;
+
+    if (n_finishing == 0 || s->variant == MLFQ_RELEASED)
+        return false;
+    cost_step_add(&longer, cost, n_before, n);
+    double chunk_s = cost_model_step_seconds(cost, &longer) - cost_model_step_seconds(cost, step);
+    double fixed_s = cost_model_seconds(cost, n_before, n) - chunk_s;
+    return chunk_s * n_finishing > fixed_s * (n_all - n_finishing);
+}
+
+/* Whether the step ends before this chunk of n tokens. A chunk that completes its prompt, or that of
+ * a sequence that is starving or late, is not put off. */
 static bool ends_before(const struct making *m, const struct entry *e, uint32_t n_before,
                         uint32_t left, uint32_t n)
 {
     const struct scheduler *s = m->s;
-    struct cost_step longer = m->step;
     uint32_t n_all = s->n_running_of[SCHED_USUAL] + s->n_waiting_of[SCHED_USUAL];
 
-    if (m->n_finishing == 0 || n == left || m->class != SCHED_USUAL || e->is_urgent || e->is_due ||
-        s->variant == MLFQ_RELEASED)
-        return false;
-    cost_step_add(&longer, s->config.cost, n_before, n);
-    double chunk_s = cost_model_step_seconds(s->config.cost, &longer) -
-                     cost_model_step_seconds(s->config.cost, &m->step);
-    double fixed_s = cost_model_seconds(s->config.cost, n_before, n) - chunk_s;
-    return chunk_s * m->n_finishing > fixed_s * (n_all - m->n_finishing);
+    return n < left && !e->is_urgent && !e->is_due &&
+           step_ends_before(s, &m->step, n_before, n, m->n_finishing, n_all);
 }
 
 /* --- one sequence --- */

@@ -162,11 +162,12 @@ static const struct gemm_kernel amx_bf16_kernel = {
 
 /* --- quantized weights ---
  *
- * A group's slot: scale[groups of K][32], then the row blocks, then, for affine types, the sums of q
- * times scale [groups of K][32]; these groups of K are those of activations (quant_group()). A panel is first unpacked to bytes, signed ones or codes, [column block][K/4][16][4],
- * which all rows then read from the nearer caches. One pair of a row
- * block and a column block is computed at a time: its 16 rows of float sums stay in vector
- * registers, and the four C tiles take the groups of K in turn. */
+ * A group's slot: scale[groups of K][32], then the row blocks, then, for affine types, the sums of
+ * q times scale [groups of K][32]; these groups of K are those of activations (quant_group()). A
+ * panel is first unpacked to bytes, signed ones or codes, [column block][K/4][16][4], which all
+ * rows then read from the nearer caches. One pair of a row block and a column block is computed at
+ * a time: its 16 rows of float sums stay in vector registers, and the four C tiles take the groups
+ * of K in turn. */
 
 /* Bytes of one number for each row and group of K. */
 static size_t amx_int_head(const struct weight *w)

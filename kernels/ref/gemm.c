@@ -57,7 +57,7 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, const
 
     for (uint32_t k0 = 0; k0 < w->k; k0 += quant_group(w), scales++) {
         uint32_t end = group_end(w, k0);
-        int32_t group = 0, sum_q = 0; /* |group| <= 128 * 127 * 255 < 2^24 is exact as a float */
+        int32_t group = 0, sum_q = 0; /* |group| <= 64 * 127 * 255 < 2^24 is exact as a float */
 
         for (uint32_t k = k0; k < end; k++) {
             group += q[k] * pack_int_at(w, n, k);
