@@ -71,7 +71,8 @@ def an_aborted_answer_ends_with_what_it_has() -> None:
         wait_until(lambda: n_running() == 2 or whole.done() or stream.done())
         _, other = post("/abort_requests", {"request_ids": ["job-1", "cmpl-job-2"]}, "b")
         assert other["aborted"] == 0, other
-        n = ok("/abort_requests", {"request_ids": ["job-1", "unknown"]})["aborted"]
+        n = ok("/abort_requests", {"request_ids": ["job-1", "unknown", "job-1"]})["aborted"]
+        assert n <= 1, n
         n += ok("/abort_request", {"rid": "cmpl-job"})["aborted"]
         choice, last = whole.result()["choices"][0], stream.result()[-1]["choices"][0]
     if n == 2:  # none of them had ended before
@@ -116,7 +117,8 @@ def a_paused_engine_runs_nothing_until_it_is_resumed() -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running = pool.submit(ok, CHAT, LONG)
         wait_until(lambda: n_running() > 0 or running.done())
-        for path, asked in (("/pause", None), ("/pause?mode=abort", None), ("/pause_generation?mode=abort", None),
+        for path, asked in (("/pause", None), ("/pause?mode=abort", None),
+                            ("/pause_generation?mode=abort", None),
                             ("/pause_generation", {"mode": "abort"})):
             assert admin("POST", path, asked)[0] == 200
         assert running.result()["choices"][0]["finish_reason"] in ("abort", "length")
