@@ -40,9 +40,9 @@ struct store {
 /* Translate an error of SQLite. */
 enum status store_error(const struct store *st, sqlite3 *db, int code, struct buf *why);
 
-/* Add the functions of store.h to a new connection. */
 /* Make the tokenizer STORE_TOKENIZER known; a code of SQLite. */
 int store_add_tokenizer(struct fts5_api *api);
+/* Add the functions of store.h to a new connection. */
 NODISCARD enum status store_add_functions(struct store_link *link, struct buf *why);
 void store_drop_functions(struct store_link *link);
 

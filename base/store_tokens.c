@@ -93,8 +93,13 @@ static int end_of_spaced(const struct loop *l, int at)
 {
     int len;
 
-    while (at < l->n && (l->text[at] >= 0 || next(l, at, &len) == SPACED))
-        at += l->text[at] >= 0 ? 1 : len;
+    while (at < l->n) {
+        if ((unsigned char)l->text[at] < 0x80)
+            len = 1;
+        else if (next(l, at, &len) != SPACED)
+            break;
+        at += len;
+    }
     return at;
 }
 

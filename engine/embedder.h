@@ -15,8 +15,8 @@
  * Equal texts give equal bits, whatever the number of threads and the size of the steps.
  *
  * Owns    model, weights, tokenizer and buffers of its own; no KV of it is cached. All on the CPU.
- * Thread  any. One text or pair is computed at a time, in the order of the calls, so that a caller with
- *         many texts delays others by one text at most.
+ * Thread  any. One text or pair is computed at a time, in the order of the calls, so that a caller
+ *         with many texts delays others by one text at most.
  * Errors  embedder_open(): as engine_open(), words begin with "{embedding_model}" or
  *         "{rerank_model}";
  *         ERR_UNSUPPORTED: a pooling or a module of sentence-transformers that is not supported.

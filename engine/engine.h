@@ -178,8 +178,8 @@ NODISCARD enum status engine_session(struct engine *e, uint64_t session, bool cl
  * requests submitted after this call find none of it. */
 void engine_reset_cache(struct engine *e);
 
-/* Run no steps until engine_pause(e, false): requests keep their KV and wait, cancelled ones end, and
- * new ones are taken as far as the queue has room. A drain ends the pause. Any thread. */
+/* Run no steps until engine_pause(e, false): requests keep their KV and wait, cancelled ones end,
+ * and new ones are taken as far as the queue has room. A drain ends the pause. Any thread. */
 void engine_pause(struct engine *e, bool pauses);
 bool engine_is_paused(const struct engine *e);
 

@@ -24,9 +24,9 @@ struct encoder_config {
 
 NODISCARD enum status encoder_create(struct encoder **out, const struct encoder_config *config);
 void encoder_destroy(struct encoder *e); /* NULL is fine */
-/* Compute the last hidden states [n, D] of ids [n], 1 to n_tokens_max, each below n_vocab. The first
- * n_first ids have type 0, the others type 1, if the model has two types. The states are valid until
- * the next run. */
+/* Compute the last hidden states [n, D] of ids [n], 1 to n_tokens_max, each below n_vocab. The
+ * first n_first ids have type 0, the others type 1, if the model has two types. The states are
+ * valid until the next run. */
 NODISCARD enum status encoder_run(struct encoder *e, const uint32_t *ids, uint32_t n,
                                   uint32_t n_first, const float **hidden);
 /* encoder_run(), then the logits of the model's labels; logits [n_labels]. */

@@ -4,6 +4,7 @@
 #include "server/api/body.h"
 #include "server/api/caller.h"
 #include "server/api/running.h"
+#include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
 #include "server/server.h"
@@ -14,6 +15,7 @@ struct wish {
     const struct json *ids; /* an array, or NULL */
     const char *prefix;     /* or NULL */
     bool all;
+    bool is_whole; /* the prefix must be a whole id */
 };
 
 static enum status read_wish(struct wish *w, const struct json *body, struct buf *why)
@@ -42,6 +44,20 @@ static enum status read_wish(struct wish *w, const struct json *body, struct buf
     return s;
 }
 
+/* Without keys all callers are one tenant. Those of other machines must know the ids. */
+static enum status check_caller(struct wish *w, const struct server *srv, const struct account *a,
+                                struct buf *why)
+{
+    if (auth_needs_key(srv->auth))
+        return OK;
+    enum status s = caller_check_admin(srv, a, why);
+    w->is_whole = s != OK;
+    if (s == OK || w->all)
+        return s;
+    buf_reset(why);
+    return OK;
+}
+
 static uint32_t abort_calls(struct server *srv, const struct account *a, const struct wish *w)
 {
     uint32_t n = 0;
@@ -49,7 +65,7 @@ static uint32_t abort_calls(struct server *srv, const struct account *a, const s
     if (w->all)
         return running_abort(srv->running, a, NULL, false);
     if (w->prefix)
-        n = running_abort(srv->running, a, w->prefix, true);
+        n = running_abort(srv->running, a, w->prefix, !w->is_whole);
     for (size_t i = 0; i < js_len(w->ids); i++)
         n += running_abort(srv->running, a, js_string(js_at(w->ids, i), NULL), false);
     return n;
@@ -66,6 +82,8 @@ void api_abort(struct server *srv, struct http_exchange *x)
         return;
     buf_init(&why, BUF_WHY_MAX);
     enum status s = read_wish(&wish, body, &why);
+    if (s == OK)
+        s = check_caller(&wish, srv, caller_account(x), &why);
     if (s == OK) {
         buf_init(&answer, 256);
         write_format(&w, "{\"object\":\"abort\",\"aborted\":%u}",

@@ -1,5 +1,5 @@
-/* api_pause.c - POST /pause and /resume (vLLM), /pause_generation and /continue_generation (SGLang):
- * stop and start the engine's steps. GET /is_paused. */
+/* api_pause.c - POST /pause and /resume (vLLM), /pause_generation and /continue_generation
+ * (SGLang): stop and start the engine's steps. GET /is_paused. */
 #include "server/api/api.h"
 
 #include <string.h>

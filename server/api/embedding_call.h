@@ -1,5 +1,5 @@
-/* embedding_call.h - a request whose answer a further model of the server computes: the course of it
- * that POST /v1/embeddings, /rerank, /score and /classify share.
+/* embedding_call.h - a request whose answer a further model of the server computes: the course of
+ * it that POST /v1/embeddings, /rerank, /score and /classify share.
  *
  * The handler turns the inputs into token ids, so that mistakes and limits are answered at once. A
  * job on the threads of embeddings.h computes and writes the answer. If the client leaves, the job

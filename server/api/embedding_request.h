@@ -1,5 +1,5 @@
-/* embedding_request.h - reads the bodies of POST /v1/embeddings, /rerank, /score and /classify: JSON
- * to token ids.
+/* embedding_request.h - reads the bodies of POST /v1/embeddings, /rerank, /score and /classify:
+ * JSON to token ids.
  *
  *     {"input": text | [texts] | [ids] | [[ids]], "model", "encoding_format": "float"|"base64",
  *      "dimensions", "input_type": "query"|"document", "truncate_prompt_tokens",

@@ -1,6 +1,6 @@
-/* embeddings.h - a further model of this server, and the threads that compute with it: the embedding
- * model (--embedding-model) for the vectors of POST /v1/embeddings, and the model that classifies
- * (--rerank-model) for POST /rerank, /score and /classify.
+/* embeddings.h - a further model of this server, and the threads that compute with it: the
+ * embedding model (--embedding-model) for the vectors of POST /v1/embeddings, and the model that
+ * classifies (--rerank-model) for POST /rerank, /score and /classify.
  *
  * The threads are not those of http_run(): a request may take minutes, and lookups must not wait
  * for it. Two threads serve requests in the order of work_pool.h, so that a short request passes a

@@ -1,9 +1,9 @@
 /* preamble_use.h - requests that name a preamble: {"preamble": "support"}.
  *
- * The request becomes the one that brings the preamble's text itself: its system prompt is the first
- * message of a chat, `system` of a message, `instructions` of a response. Its tools are the chat's
- * where the body has no `tools` (absent or null). Own tools, an empty list included, take their
- * place. A request that names a preamble has no such system prompt of its own.
+ * The request becomes the one that brings the preamble's text itself: its system prompt is the
+ * first message of a chat, `system` of a message, `instructions` of a response. Its tools are the
+ * chat's where the body has no `tools` (absent or null). Own tools, an empty list included, take
+ * their place. A request that names a preamble has no such system prompt of its own.
  *
  * The tools are written as in chats. The reader of another API's body puts them into the chat that
  * it makes, by preamble_add_tools(): translated to that API's form and back, they might not be the

@@ -44,6 +44,7 @@ static const struct field {
     {"background", OWN, NULL},
     {"store", OWN, NULL},
     {"metadata", OWN, NULL},
+    {"preamble", OWN, NULL}, /* preamble_use.h */
     {"conversation", NOT_SET, "previous_response_id continues a conversation"},
     {"prompt", NOT_SET, "templates of prompts are not kept here; send input and instructions"},
     {"context_management", NOT_SET, "truncation \"auto\" drops old items"},
@@ -55,7 +56,6 @@ static const struct field {
     {"reasoning_effort", NOT_SET, "send reasoning.effort"},
     {"functions", NOT_SET, "send tools"},
     {"function_call", NOT_SET, "send tool_choice"},
-    {"preamble", NOT_SET, "a chat can name one"},
     {"n", NOT_SET, "a response has one answer"},
     {"best_of", NOT_SET, "a response has one answer"},
     {"prompt_logprobs", NOT_SET, "/v1/completions has it"},

@@ -78,7 +78,8 @@ uint32_t running_abort(struct running *r, const struct account *a, const char *i
     for (struct call *c = r->first; c; c = c->next_running) {
         if ((a && c->account->tenant_id != a->tenant_id) || !fits(c, id, begins))
             continue;
-        atomic_store(&c->is_aborted, true);
+        if (atomic_exchange(&c->is_aborted, true))
+            continue; /* an id that is named twice counts once */
         call_cancel(c);
         n++;
     }

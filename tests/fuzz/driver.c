@@ -4,9 +4,9 @@
  *
  * Each PATH is a file or a directory of files. The driver first runs all files unchanged, and then,
  * for N seconds, mixtures and mutations of them. The same seed gives the same inputs. An input that
- * crashes, or takes more than 30 s of CPU time, is written to ./crash-SEED-NUMBER; pass that file as PATH to
- * reproduce the crash. There is no coverage feedback, so crashes that need several rare mutations
- * are found by libFuzzer only. */
+ * crashes, or takes more than 30 s of CPU time, is written to ./crash-SEED-NUMBER; pass that file
+ * as PATH to reproduce the crash. There is no coverage feedback, so crashes that need several rare
+ * mutations are found by libFuzzer only. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdbool.h>

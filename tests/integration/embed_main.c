@@ -5,9 +5,9 @@
  *                [--classify FILE]
  *
  * OUT_FILE gets raw little-endian float32 [dim]. Standard output gets the model's name, the number
- * of tokens that were computed, and the ids of the whole text. With --classify the model is one with
- * labels, OUT_FILE gets [labels], and the ids are those that were computed; FILE is the second text
- * of a pair, and "-" stands for none. A test program. */
+ * of tokens that were computed, and the ids of the whole text. With --classify the model is one
+ * with labels, OUT_FILE gets [labels], and the ids are those that were computed; FILE is the second
+ * text of a pair, and "-" stands for none. A test program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

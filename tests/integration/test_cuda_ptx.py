@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/tools/cuda_ptx.py finds narrow loads, and what comes before a wait, in PTX that has them."""
+"""tests/tools/cuda_ptx.py finds narrow loads in PTX, and what comes before a wait."""
 from __future__ import annotations
 
 import sys

@@ -127,7 +127,8 @@ def a_tool_is_called() -> None:
 
 
 def a_phase_of_a_message_is_taken() -> None:
-    ask(said("user", "hi"), {**said("assistant", "well"), "phase": "commentary"}, said("user", "so"))
+    ask(said("user", "hi"), {**said("assistant", "well"), "phase": "commentary"},
+        said("user", "so"))
 
 
 def structured_output_and_logprobs_fit() -> None:

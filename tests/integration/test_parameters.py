@@ -211,8 +211,8 @@ def bad_value(schema: dict[str, Any]) -> Any:
              for one in schema.get("anyOf", [schema])}
     if of.SCHEMA in schema.get("anyOf", ()):
         kinds.add("boolean")  # a JSON schema, too
-    return next(value for kind, value in (("object", {"x": 1}), ("string", "\x01"), ("boolean", True),
-                                          ("number", 1.5)) if kind not in kinds)
+    values = (("object", {"x": 1}), ("string", "\x01"), ("boolean", True), ("number", 1.5))
+    return next(value for kind, value in values if kind not in kinds)
 
 
 def path_of(operation: str) -> tuple[str, str]:

@@ -141,7 +141,8 @@ RULES = [
          why="needs the shared data; the test ragbench runs it"),
     Rule(r"^loadgen/bench/rag/show\.py\b", change=((r"--requests 300", "--requests 40 --quick"),),
          expect=r"control's largest rate"),
-    Rule(r"^loadgen/bench/retrieval/faiss_peer\.py\b", "skip", why="needs faiss-cpu of PyPI"),
+    Rule(r"^loadgen/bench/retrieval/(faiss_peer|show)\.py\b", "skip",
+         why="needs faiss-cpu of PyPI"),
 ]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tarn-retrievalbench on a small scale: every index finds what it must, the JSON has all fields, and
-the file for faiss_peer.py has the stated sizes. No time is checked."""
+"""tarn-retrievalbench on a small scale: every index finds what it must, the JSON has all fields,
+and the file for faiss_peer.py has the stated sizes. No time is checked."""
 from __future__ import annotations
 
 import json

@@ -65,7 +65,8 @@ def scores_are_those_of_sentence_transformers() -> None:
 
 
 def every_form_of_a_score_is_the_same() -> None:
-    first, second = [c["first"] for c in CASES["pairs"][:2]], [c["second"] for c in CASES["pairs"][:2]]
+    pairs = CASES["pairs"][:2]
+    first, second = [c["first"] for c in pairs], [c["second"] for c in pairs]
     want = [scores(text_1=a, text_2=b)[0] for a, b in zip(first, second)]
     for one, two in (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"),
                      ("data_1", "data_2")):
@@ -134,7 +135,8 @@ def faults_are_named() -> None:
             ("/classify", {"input": {"a": 1}}, "input")):
         status, _, answer = SERVER.request("POST", path, body)
         assert status == 400 and answer["error"]["param"] == param, (path, body, answer)
-    status, _, answer = SERVER.request("POST", "/score", {"text_1": "a", "text_2": "the ship " * 99})
+    too_long = {"text_1": "a", "text_2": "the ship " * 99}
+    status, _, answer = SERVER.request("POST", "/score", too_long)
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded", answer
     for path, body in (("/score", {"text_1": "a", "text_2": "b"}), ("/classify", {"input": "a"}),
                        ("/rerank", {"query": "q", "documents": ["a"]})):

@@ -155,6 +155,7 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
     "PreambleRequest": (of.PREAMBLE, ("system",), ("api_preambles.c", "members")),
 }
 OBJECT = "Object"
+PAUSE_MODE = of.one_of("abort", "keep", "in_place")
 # Method, path, body, answer, whether it streams on request, query, what it does.
 Query = dict[str, Schema]
 OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
@@ -227,8 +228,8 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("GET", "/metrics", "", "", False, {}, "Prometheus text"),
     ("GET", "/cache", "", OBJECT, False, {"spans": integer(0, 256)}, "Content of the KV cache"),
     ("DELETE", "/cache", "", OBJECT, False, {"span": string()}, "Evict what no request uses"),
-    ("POST", "/pause", "", OBJECT, False, {"mode": of.one_of("abort", "keep", "in_place")}, "Run no steps"),
-    ("POST", "/pause_generation", "", OBJECT, False, {"mode": of.one_of("abort", "keep", "in_place")}, "The same"),
+    ("POST", "/pause", "", OBJECT, False, {"mode": PAUSE_MODE}, "Run no steps"),
+    ("POST", "/pause_generation", "", OBJECT, False, {"mode": PAUSE_MODE}, "The same"),
     ("POST", "/resume", "", OBJECT, False, {}, "Run steps again"),
     ("POST", "/continue_generation", "", OBJECT, False, {}, "The same"),
     ("GET", "/is_paused", "", OBJECT, False, {}, "Whether the engine is paused"),

@@ -322,6 +322,7 @@ RESPONSES: dict[str, Schema] = {
     "background": switch(),
     "store": switch(),
     "metadata": struct(),
+    "preamble": GENERATION["preamble"],
 }
 
 

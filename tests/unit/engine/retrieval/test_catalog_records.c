@@ -1,5 +1,6 @@
 /* Records of catalogs: stamps, digests, and that catalogs become equal whatever the order in which
  * they exchange what they have. */
+#include "base/check.h"
 #include "tests/unit/engine/retrieval/catalog_world.h"
 
 #include <stdlib.h>
@@ -552,14 +553,14 @@ static void a_restart_keeps_stamps_and_counters(void **state)
 /* Make the file one of the version before stamps. */
 static void take_stamps_away(const char *file)
 {
-    static const char *const migrations[] = {"SELECT 1", "SELECT 1"};
+    static const char *const migrations[] = {"SELECT 1", "SELECT 1", "SELECT 1"};
     static const char *const statements[] = {"DROP TABLE stamps", "DROP TABLE counters",
                                              "DROP TABLE digests", "PRAGMA user_version = 1"};
     const struct store_config config = {.file = file,
                                         .noun = "the documents",
                                         .application_id = 0x5461726e,
                                         .migrations = migrations,
-                                        .n_migrations = 2,
+                                        .n_migrations = ARRAY_SIZE(migrations),
                                         .statements = statements,
                                         .n_statements = 4,
                                         .n_readers = 1};
