@@ -278,14 +278,29 @@ enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
     return s;
 }
 
+/* Whether references are counted: true, false and null of jansson are constants. */
+static bool is_counted(const json_t *j)
+{
+    return j && __atomic_load_n(&j->refcount, __ATOMIC_RELAXED) != SIZE_MAX;
+}
+
+/* Values are shared by threads. jansson's json_incref() and json_decref() change the count
+ * atomically, but read it plainly before, a data race. */
 struct json *js_ref(struct json *j)
 {
-    return out_of(json_incref(in(j)));
+    json_t *value = in(j);
+
+    if (is_counted(value))
+        __atomic_add_fetch(&value->refcount, 1, __ATOMIC_RELAXED);
+    return j;
 }
 
 void js_unref(struct json *j)
 {
-    json_decref(in(j));
+    json_t *value = in(j);
+
+    if (is_counted(value) && __atomic_sub_fetch(&value->refcount, 1, __ATOMIC_ACQ_REL) == 0)
+        json_delete(value);
 }
 
 enum js_type js_typeof(const struct json *j)

@@ -22,7 +22,7 @@
 
 #include "base/buf.h"
 
-/* What is done with logits. */
+/* How logits become scores. */
 enum label_activation { LABELS_PLAIN, LABELS_SIGMOID, LABELS_SOFTMAX };
 
 struct embedder_labels {

@@ -142,8 +142,8 @@ NODISCARD enum status device_event_wait(struct device *d, struct device_event *e
 
 /* Work of the compute stream that is recorded once and launched as a whole, with the arguments of
  * the recording. Between begin and end, ops and asynchronous copies of this thread are recorded
- * instead of done; nothing may be allocated or waited for. end must follow begin in any case; on
- * OK *out is the caller's: device_graph_destroy() when its last launch is done. ERR_UNSUPPORTED: the
+ * instead of done; nothing may be allocated or waited for. end must follow begin in any case; on OK
+ * *out is the caller's: device_graph_destroy() when its last launch is done. ERR_UNSUPPORTED: the
  * device has no graphs. */
 struct device_graph;
 NODISCARD enum status device_graph_begin(struct device *d);

@@ -11,8 +11,8 @@
 #include "base/buf.h"
 #include "server/config.h"
 
-/* Download --model, --draft-model, --embedding-model and --rerank-model where they are names org/name
- * that are not in the local cache, or not whole. Does nothing without --download. */
+/* Download --model, --draft-model, --embedding-model and --rerank-model where they are names
+ * org/name that are not in the local cache, or not whole. Does nothing without --download. */
 NODISCARD enum status download_models(const struct config *c, struct buf *why);
 
 #endif

@@ -314,7 +314,7 @@ static uint32_t parse_name(struct parser *p, size_t len)
     return is_terminal_name(text, len) ? with_gap(p, x) : x;
 }
 
-/* What users of other servers may write; false: nothing of that. */
+/* Notations of users of other servers; false: the text has none of them. */
 static bool refuse_extension(struct parser *p)
 {
     static const struct {

@@ -157,8 +157,8 @@ void packed_stat_config(struct loader *l)
         l->config_file = (struct stat){0};
 }
 
-/* Returns the latest ctime of all files; UINT64_MAX without memory. The device's number is left out: it may change when the
- * same folder is mounted again. */
+/* Returns the latest ctime of all files; UINT64_MAX without memory. The device's number is left
+ * out: it may change when the same folder is mounted again. */
 static uint64_t make_key(uint8_t key[PACKED_KEY_BYTES], const struct loader *l)
 {
     const struct weights_config *c = l->config;

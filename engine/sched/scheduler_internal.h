@@ -250,8 +250,8 @@ double decode_seconds(const struct scheduler *s, uint32_t n_cached, uint32_t n_s
 double entry_yield(const struct scheduler *s, const struct entry *e);
 /* Expected time of the next iteration: the rest of the prefill, or one decode step. */
 double next_iteration_seconds(const struct scheduler *s, const struct entry *e);
-/* Whether a step in which n_finishing sequences of n_all get their first token ends before a chunk of
- * n tokens behind n_before. */
+/* Whether a step in which n_finishing sequences of n_all get their first token ends before a chunk
+ * of n tokens behind n_before. */
 bool step_ends_before(const struct scheduler *s, const struct cost_step *step, uint32_t n_before,
                       uint32_t n, uint32_t n_finishing, uint32_t n_all);
 

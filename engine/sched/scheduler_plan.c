@@ -216,8 +216,8 @@ bool step_ends_before(const struct scheduler *s, const struct cost_step *step, u
     return chunk_s * n_finishing > fixed_s * (n_all - n_finishing);
 }
 
-/* Whether the step ends before this chunk of n tokens. A chunk that completes its prompt, or that of
- * a sequence that is starving or late, is not put off. */
+/* Whether the step ends before this chunk of n tokens. A chunk that completes its prompt, or that
+ * of a sequence that is starving or late, is not put off. */
 static bool ends_before(const struct making *m, const struct entry *e, uint32_t n_before,
                         uint32_t left, uint32_t n)
 {

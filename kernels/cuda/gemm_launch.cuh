@@ -105,8 +105,8 @@ static void launch_experts(cudaStream_t stream, const struct product *p)
 }
 
 /* Integers with 17 to 64 rows. The narrow kernel's blocks of 32 outputs read all activations from
- * the second-level cache, seven times the bytes of int4 weights at 64 rows; a large tile shares them
- * among 128 outputs. Where there are too few tiles, each range of K is a block of its own. */
+ * the second-level cache, seven times the bytes of int4 weights at 64 rows; a large tile shares
+ * them among 128 outputs. Where there are too few tiles, each range of K is a block of its own. */
 template <enum dtype W, int GROUP>
 static void launch_middle(cudaStream_t stream, const struct product *p, uint32_t n_large)
 {

@@ -76,8 +76,8 @@ static void write_timings(struct writer *w, const struct call *call)
     write_puts(w, "}");
 }
 
-/* What a router gives to the instance that goes on. The block ids and ports that vLLM names there
- * have no meaning in a pool, which finds KV by the prompt's tokens. */
+/* The parameters that a router gives to the instance that goes on. The block ids and ports that
+ * vLLM names there have no meaning in a pool, which finds KV by the prompt's tokens. */
 static void write_transfer(struct writer *w, const struct call *call)
 {
     const char *name = call->srv->config->instance_name;

@@ -21,7 +21,7 @@
 struct embedding_call;
 struct tenant;
 
-/* What an endpoint does with a call. */
+/* The purpose of a call. */
 struct embedding_work {
     const char *id_prefix;
     enum status (*read)(struct embedding_request *r, const struct server *srv,

@@ -23,9 +23,9 @@ void running_destroy(struct running *r); /* NULL is fine; no call is left in it 
 void running_add(struct running *r, struct call *call);
 void running_remove(struct running *r, struct call *call); /* not in the list: no effect */
 
-/* End the calls of the account's tenant (NULL: of all tenants) whose id is this one, with or without
- * the prefix of its protocol, or begins with it; id NULL: all of them. Their answers end with what
- * they have. Return how many were not ended so before. */
+/* End the calls of the account's tenant (NULL: of all tenants) whose id is this one, with or
+ * without the prefix of its protocol, or begins with it; id NULL: all of them. Their answers end
+ * with what they have. Return how many were not ended so before. */
 uint32_t running_abort(struct running *r, const struct account *a, const char *id, bool begins);
 
 #endif

@@ -457,7 +457,7 @@ def guesses_table() -> list[str]:
 
 
 def page_part() -> list[str]:
-    """What a page has between its marks."""
+    """The lines of a page between its marks."""
     device, model = Device(), model_8b()
     lines = [*cases_table(device, model), "", *guesses_table()]
     for c in (CASES[0], CASES[4]):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What surrounds an answer: ids of requests, aborts by id, times, prompts as token ids, the fields
+"""Parameters around an answer: ids of requests, aborts by id, times, prompts as token ids, the fields
 that hand a request to another instance, and OpenAI's older fields about functions."""
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ WIDE = {"max_position_embeddings": 700, "hidden_size": 64}
 
 
 class Logits:
-    """What the program says of a text, or, with a second one, of a pair."""
+    """The program's answer for a text, or, with a second one, for a pair."""
 
     def __init__(self, model: Path, first: str, second: str | None, *options: str) -> None:
         with tempfile.TemporaryDirectory() as name:

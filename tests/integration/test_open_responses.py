@@ -43,7 +43,7 @@ def validator(name: str) -> Any:
 
 @functools.lru_cache(None)
 def schema_of_event(kind: str) -> str:
-    """Its name, by the value of `type`."""
+    """The name of an item, by the value of `type`."""
     for name, schema in SPECIFICATION["components"]["schemas"].items():
         if name.endswith("StreamingEvent") and schema["properties"]["type"]["enum"] == [kind]:
             return name

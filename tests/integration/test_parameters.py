@@ -267,7 +267,7 @@ def what_is_refused_is_refused_by_name() -> None:
 
 
 def every_operation_answers() -> None:
-    """Those that no other test asks."""
+    """Operations that no other test asks."""
     calls: list[tuple[str, dict[str, Any]]] = [
         ("POST /v1/tokenize", {"prompt": "x"}), ("POST /v1/detokenize", {"tokens": [5]}),
         ("POST /abort_request", {"abort_all": True}),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What others' clients do with several calls works: the asynchronous classes of the openai and
+"""Work of others' clients with several calls: the asynchronous classes of the openai and
 anthropic packages, .parse, the helpers of streams, LlamaIndex's tools and structured answers,
 LangChain's asynchronous ones. Only the form of answers is looked at: grammars make them.
 

@@ -1,4 +1,4 @@
-"""What the PTX of a kernel must have: how wide its loads are, and what comes before a wait.
+"""Properties that the PTX of a kernel must have: how wide its loads are, and what comes before a wait.
 
 cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). A rule is
 about the product kernels, whose speed is that of their loads:
@@ -50,7 +50,7 @@ def check_tile(name: str, body: str) -> list[str]:
 
 
 def check(text: str) -> list[str]:
-    """What is wrong in a PTX file."""
+    """The faults of a PTX file."""
     target = TARGET.search(text)
     errors: list[str] = []
     for name, body in entries(text).items():

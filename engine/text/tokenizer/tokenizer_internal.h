@@ -449,7 +449,7 @@ NODISCARD enum status tok_added_load(struct tok_trie *plain, struct tok_trie *no
 
 /* ---- the tokenizer (tokenizer.c, tokenizer_load.c) ---- */
 
-/* What the post-processor puts before, between and behind two texts (tokenizer_pair.c). */
+/* Tokens that the post-processor puts before, between and behind two texts (tokenizer_pair.c). */
 struct tok_pair {
     struct tok_vec ids[3];
     size_t n_first; /* as struct tokenizer_pair, as the next */

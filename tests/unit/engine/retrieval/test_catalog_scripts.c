@@ -122,7 +122,7 @@ static void words_beside_and_between_are_found(void **state)
 
 /* --- a file of version 2 --- */
 
-/* What the migration needs of the schema of version 2 (November 2026). */
+/* The parts of the schema of version 2 (November 2026) that the migration needs. */
 static const char *const old_schema[] = {
     "CREATE TABLE tenants (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
     " n_rows INTEGER NOT NULL DEFAULT 0, n_documents INTEGER NOT NULL DEFAULT 0,"

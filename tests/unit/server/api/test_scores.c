@@ -1,5 +1,5 @@
 /* api_scores.c, score_request.c: POST /score, /rerank and /classify over a fake model with labels.
- * Its logit is a known number of the ids and of where the second type begins. */
+ * The logit is a known number of the ids and of where the second type begins. */
 #include "tests/unit/server/http/http_test.h"
 
 #include <math.h>
