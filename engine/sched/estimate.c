@@ -41,7 +41,6 @@ struct follower {
 struct class_memo {
     uint32_t class;
     uint64_t n_noted;
-    double rank;                /* behind the first token */
     double tokens[N_QUANTILES]; /* of an answer that has not begun */
 };
 
@@ -143,31 +142,15 @@ static double tokens_of(struct estimator *m, uint32_t slot, uint32_t i)
     return fmin(fmax(n, 1), e->n_out_left);
 }
 
-/* Whether the variant learned serves the sequence behind the request once it has its first token.
- * Later places are not followed. */
-static bool leaves_after_first(struct estimator *m, const struct entry *e, const struct entry *own)
-{
-    const struct scheduler *s = m->s;
-    struct class_memo *memo;
-
-    if (s->variant != MLFQ_LEARNED || e->n_out > 0)
-        return false;
-    memo = memo_of(m, e->length_class);
-    if (memo->rank == 0)
-        memo->rank = lengths_rank(s->lengths, e->length_class, 1, 0, s->config.objective);
-    return (double)e->origin_ns * 1e-3 + learned_age_s(s) * log(memo->rank) * 1e6 >
-           (double)own->place_us;
-}
-
 /* Time of service after which an MLFQ serves the sequence behind the request. */
-static double cap_seconds(struct estimator *m, const struct entry *e, const struct entry *own)
+static double cap_seconds(const struct estimator *m, const struct entry *e, const struct entry *own)
 {
     const struct scheduler *s = m->s;
 
     if (e->priority < own->priority)
         return INFINITY;
     if (!s->policy->has_levels)
-        return leaves_after_first(m, e, own) ? 0 : INFINITY;
+        return INFINITY; /* changes of learned places are not followed */
     if (e->is_urgent && e->level > own->level)
         return 0;
     return s->quanta_before_s[own->level] + (e->level == own->level ? s->quantum_s[e->level] : 0) -
