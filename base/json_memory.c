@@ -40,7 +40,7 @@ struct region {
 struct arena {
     struct region first; /* the chunk that holds this struct */
     struct region *others;
-    size_t n_live;             /* live blocks, plus one while json_memory_run() runs */
+    atomic_size_t n_live;      /* live blocks, plus one while json_memory_run() runs */
     size_t n_bytes, max_bytes; /* sum over all regions */
     unsigned char *at, *end;   /* unused rest of the newest chunk */
     size_t chunk_bytes;        /* size of the next chunk */
@@ -199,7 +199,7 @@ static struct arena *arena_make(size_t max_bytes)
         }
     }
     a->others = NULL;
-    a->n_live = 1;
+    atomic_init(&a->n_live, 1);
     a->n_bytes = a->first.n_bytes;
     a->max_bytes = max_bytes;
     a->chunk_bytes = 2 * GRANULE_BYTES;
@@ -221,10 +221,13 @@ static void arena_drop(struct arena *a)
         unmap_region(&a->first);
 }
 
+/* Acquire and release: the last thread unmaps what others have freed. */
 static void unref(struct arena *a)
 {
-    ASSERT(a->n_live > 0);
-    if (--a->n_live == 0)
+    size_t n = atomic_fetch_sub_explicit(&a->n_live, 1, memory_order_acq_rel);
+
+    ASSERT(n > 0);
+    if (n == 1)
         arena_drop(a);
 }
 
@@ -237,6 +240,9 @@ static void link_region(struct arena *a, struct region *r)
     a->others = r;
     a->n_bytes += r->n_bytes;
 }
+
+/* Held to unlink a large block of any arena: two threads may free blocks of one arena. */
+static pthread_mutex_t large_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void unlink_region(struct arena *a, struct region *r)
 {
@@ -337,7 +343,7 @@ void *json_memory_alloc(size_t n)
     struct arena *a = running->arena;
     void *p = n < LARGE_BYTES ? alloc_small(a, n) : alloc_large(a, n);
 
-    a->n_live++;
+    atomic_fetch_add_explicit(&a->n_live, 1, memory_order_relaxed);
     return p;
 }
 
@@ -349,7 +355,9 @@ bool json_memory_free(void *p)
         return false;
     struct arena *a = r->arena;
     if (r->is_large) {
+        pthread_mutex_lock(&large_lock);
         unlink_region(a, r);
+        pthread_mutex_unlock(&large_lock);
         unmap_region(r);
     }
     unref(a);

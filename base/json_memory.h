@@ -15,7 +15,7 @@
  * links this library may use jansson too, and its blocks have no such header.
  *
  * Owns    the arenas; up to 16 spare granules (1 MiB) for the next small documents.
- * Thread  any. One arena belongs to one thread at a time.
+ * Thread  any. One thread builds an arena; then any threads may free its blocks, also at once.
  * Errors  ERR_TOO_LARGE: the document needs more than its bound; ERR_NOMEM: the system is out of
  *         memory.
  * Units   bytes. */

@@ -263,9 +263,8 @@ static void assert_guessed(const struct engine_stats *st)
     const struct draft_count *c = &st->drafts[DRAFT_BY_LOOKUP];
 
     assert_adds_up(c);
-    assert_true(c->n_drafts > 0); /* how many depends on who shares a step */
+    assert_true(c->n_drafts > 0); /* numbers depend on who shares a step */
     assert_true(c->n_accepted > 0);
-    assert_true(c->n_accepted < c->n_tokens);
 }
 
 static int setup(void **state)

@@ -276,6 +276,67 @@ static void threads_parse_at_the_same_time(void **state)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
 }
 
+/* --- one document, freed by several threads --- */
+
+enum { N_SHARED = 2000, N_SHARED_LARGE = 16, SHARED_LARGE_BYTES = 300000 };
+
+struct half {
+    struct json **values; /* [N_SHARED]: every second one is its own */
+    pthread_barrier_t *begin;
+};
+
+static void *free_half(void *arg)
+{
+    struct half *h = arg;
+
+    pthread_barrier_wait(h->begin);
+    for (int i = 0; i < N_SHARED; i += 2)
+        js_unref(h->values[i]);
+    return NULL;
+}
+
+static void parse_and_free_by_two(const struct buf *text)
+{
+    struct json *values[N_SHARED], *j;
+    pthread_barrier_t begin;
+    pthread_t threads[2];
+
+    assert_ok(js_parse(&j, text->data, text->len, NULL));
+    for (int i = 0; i < N_SHARED; i++)
+        values[i] = js_ref(js_at(j, (size_t)i));
+    js_unref(j);
+    assert_int_equal(pthread_barrier_init(&begin, NULL, 2), 0);
+    struct half halves[2] = {{values, &begin}, {values + 1, &begin}};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, free_half, &halves[i]), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    pthread_barrier_destroy(&begin);
+}
+
+static void threads_free_parts_of_one_document_at_the_same_time(void **state)
+{
+    struct buf text;
+    size_t first = 0;
+
+    (void)state;
+    buf_init(&text, 16 * MIB);
+    for (int i = 0; i < N_SHARED; i++) {
+        assert_ok(buf_puts(&text, i ? ",\"" : "[\""));
+        for (int k = 0; i < N_SHARED_LARGE && k < SHARED_LARGE_BYTES; k += 10)
+            assert_ok(buf_puts(&text, "0123456789"));
+        assert_ok(buf_puts(&text, "\""));
+    }
+    assert_ok(buf_puts(&text, "]"));
+    for (int round = 0; round < 30; round++) {
+        parse_and_free_by_two(&text);
+        first = round == 0 ? mapped_bytes() : first; /* with the stacks that libc keeps */
+    }
+    if (!HAS_SANITIZER)
+        assert_true(mapped_bytes() < first + MIB);
+    buf_fini(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +347,7 @@ int main(void)
         cmocka_unit_test(memory_goes_back_with_the_last_reference),
         cmocka_unit_test(parsed_and_built_values_mix),
         cmocka_unit_test(threads_parse_at_the_same_time),
+        cmocka_unit_test(threads_free_parts_of_one_document_at_the_same_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
