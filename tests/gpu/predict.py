@@ -281,7 +281,8 @@ def decode_attention(device: Device, m: Model, step: Step) -> Op:
     kv = step.sequences * m.kv_heads * n_parts * kv_read(m, step.length) if is_used else 0
     partials = 8 * (m.head_dim + 2) * m.heads * n_segments if is_used else 0
     return Op("attention, decode", m.layers, launches, kv + partials + 6 * step.n_rows * width,
-              "bytes of decode attention", operations=4 * m.heads * m.head_dim * n_segments * SEGMENT,
+              "bytes of decode attention",
+              operations=4 * m.heads * m.head_dim * n_segments * SEGMENT,
               busy=min(1.0, n_segments * grid.y / (2 * device.n_sms)), counted=(0, kv, 0))
 
 
@@ -374,7 +375,8 @@ def floor_seconds(device: Device, ops: list[Op]) -> float:
 
 def predicted_seconds(device: Device, ops: list[Op], gap: str) -> tuple[float, float]:
     """(fast, slow)."""
-    return (sum(o.seconds(device, 1, gap) for o in ops), sum(o.seconds(device, 0, gap) for o in ops))
+    return (sum(o.seconds(device, 1, gap) for o in ops),
+            sum(o.seconds(device, 0, gap) for o in ops))
 
 
 # --- the table ---

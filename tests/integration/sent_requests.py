@@ -1,4 +1,5 @@
-"""The requests that a test really sent to a server: the endpoints, and the parameters that they accepted.
+"""The requests that a test really sent to a server: endpoints, and the parameters that these
+accepted.
 
 docs/user/parameters.md names a test for each parameter of each endpoint. sent.json has that table,
 and a test whose row is no longer true fails at its end. With TARN_SENT_DIR a test writes what was

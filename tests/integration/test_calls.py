@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Parameters around an answer: ids of requests, aborts by id, times, prompts as token ids, the fields
-that hand a request to another instance, and OpenAI's older fields about functions."""
+"""Parameters around an answer: ids of requests, aborts by id, times, prompts as token ids, the
+fields that hand a request to another instance, and OpenAI's older fields about functions."""
 from __future__ import annotations
 
 import concurrent.futures

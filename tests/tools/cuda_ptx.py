@@ -1,4 +1,5 @@
-"""Properties that the PTX of a kernel must have: how wide its loads are, and what comes before a wait.
+"""Properties that the PTX of a kernel must have: how wide its loads are, and
+which accesses come before a wait.
 
 cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). A rule is
 about the product kernels, whose speed is that of their loads:

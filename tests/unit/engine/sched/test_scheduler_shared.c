@@ -122,7 +122,7 @@ static void cancel(struct lot *w, uint32_t slot)
     leave(w, &w->jobs[slot]);
 }
 
-/* What nobody holds is evicted. */
+/* Evict all cached blocks but those that running sequences hold. */
 static void forget(struct lot *w)
 {
     memset(w->cached, 0, sizeof w->cached);
