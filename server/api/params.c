@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/flags.h"
 #include "base/hash.h"
+#include "engine/adapters.h"
 #include "server/api/estimates.h"
 #include "server/api/params_prediction.h"
 #include "server/api/params_service.h"
@@ -236,17 +237,38 @@ static enum status check_fields(struct params *p, const struct json *body, struc
     return s;
 }
 
+/* Find an adapter by its name, or by SGLang's form MODEL:ADAPTER. */
+static struct adapter *find_adapter(const struct server *srv, const char *given)
+{
+    struct adapters *as = engine_adapters(srv->engine);
+    struct adapter *a = adapters_find(as, given);
+
+    for (uint32_t i = 0; !a && i < srv->n_model_names; i++) {
+        size_t n = strlen(srv->model_names[i]);
+
+        if (strncmp(given, srv->model_names[i], n) == 0 && given[n] == ':')
+            a = adapters_find(as, given + n + 1);
+    }
+    return a;
+}
+
 enum status params_get_model(const struct server *srv, const struct json *body, const char **name,
-                             struct buf *why)
+                             struct adapter **adapter, struct buf *why)
 {
     const char *given = NULL;
     enum status s = js_get_str(body, "model", &given, NULL, why);
 
+    *adapter = NULL;
     *name = given && given[0] ? server_find_model(srv, given) : srv->model_names[0];
     if (s != OK || *name)
         return s;
-    return buf_why(why, ERR_NOT_FOUND, "model: \"%.200s\" is not served here, but \"%s\" is", given,
-                   srv->model_names[0]);
+    *adapter = find_adapter(srv, given);
+    if (*adapter)
+        *name = adapter_name(*adapter);
+    return *adapter
+               ? OK
+               : buf_why(why, ERR_NOT_FOUND, "model: \"%.200s\" is not served here, but \"%s\" is",
+                         given, srv->model_names[0]);
 }
 
 /* --- sampling --- */
@@ -687,7 +709,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     p->n = p->best_of = 1;
     p->include_reasoning = true;
     p->add_special = kind == PARAMS_COMPLETION;
-    enum status s = params_get_model(srv, body, &p->model, why);
+    enum status s = params_get_model(srv, body, &p->model, &p->adapter, why);
     if (s == OK)
         s = check_fields(p, body, why);
     if (s == OK)
@@ -731,4 +753,6 @@ void params_fini(struct params *p)
     buf_fini(&p->prediction);
     grammar_unref(p->grammar);
     p->grammar = NULL;
+    adapter_unref(p->adapter);
+    p->adapter = NULL;
 }
