@@ -528,6 +528,19 @@ static enum status parse_stream(struct params *p, const struct json *body, struc
     return s;
 }
 
+/* The number of a salt and an adapter for KV events; 0: neither. */
+static uint64_t salt_number(const struct params *p, const char *salt)
+{
+    struct kv_scope both = p->scope;
+    uint64_t number = 0;
+
+    if (p->adapter)
+        adapter_narrow(p->adapter, &both);
+    if (salt || p->adapter)
+        memcpy(&number, both.bytes, sizeof number);
+    return number;
+}
+
 static enum status parse_salt(struct params *p, const struct server *srv, const struct json *body,
                               struct buf *why)
 {
@@ -535,14 +548,17 @@ static enum status parse_salt(struct params *p, const struct server *srv, const 
     size_t len = 0;
     enum status s = js_get_str(body, "cache_salt", &salt, &len, why);
 
-    if (s != OK || !salt)
+    if (s != OK)
         return s;
-    if (len == 0 || len > CACHE_SALT_BYTES_MAX)
+    if (salt && (len == 0 || len > CACHE_SALT_BYTES_MAX))
         return buf_why(why, ERR_INVALID, "cache_salt: expected 1 to %d bytes, got %zu",
                        CACHE_SALT_BYTES_MAX, len);
-    hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
-    memcpy(&p->salt, p->scope.bytes, sizeof p->salt);
-    publisher_note_salt(srv->kv_events, p->salt, salt, len);
+    if (salt)
+        hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
+    p->salt = salt_number(p, salt);
+    if (p->salt != 0)
+        publisher_note_salt(srv->kv_events, p->salt, salt, len,
+                            p->adapter ? adapter_name(p->adapter) : NULL);
     return OK;
 }
 
