@@ -11,15 +11,24 @@
 #include "engine/adapters.h"
 #include "tests/adapter_files.h"
 #include "tests/engine_test.h"
+#include "tests/temp_dir.h"
 
+#ifdef TEST_ON_GPU /* emulated: a thousand times slower */
+#define N_PROMPT 40
+#define N_OUT 3
+#define N_LATE 24
+#define N_EACH 1
+#else
 #define N_PROMPT 150
 #define N_OUT 6
 #define N_LATE 120
+#define N_EACH 3
+#endif
 #define N_TRIES 50
 #define N_VOCAB 300
 #define N_LAYERS 2
 #define N_ADAPTERS 3 /* number 0 is the model alone */
-#define N_ALL 9      /* three prompts with each */
+#define N_ALL (N_ADAPTERS * N_EACH)
 /* K and V of the layers, 2 heads of 12, of 2 bytes */
 #define BLOCK_BYTES ((uint64_t)N_LAYERS * 2 * 2 * 12 * KV_BLOCK_TOKENS * 2)
 
@@ -47,6 +56,7 @@ static const struct kernels {
 #endif
 };
 static const struct kernels *kernels;
+static const char *disk_path; /* of the disk tier; NULL: there is none */
 
 struct answer {
     struct out_token tokens[N_OUT];
@@ -80,6 +90,10 @@ static void open_engine(struct engine_test *t, uint32_t chunk, uint32_t max_adap
     c.n_threads = 2;
     c.max_num_seqs = N_ALL;
     c.kv_bytes = kv_bytes;
+    c.kv_disk_path = disk_path;
+    c.kv_disk_bytes = disk_path ? 8 << 20 : 0;
+    c.kv_disk_min_uses = 1;
+    c.kv_preload = "none";
     c.max_adapters = max_adapters;
     c.max_adapter_rank = 8;
     engine_test_open(t, NULL, &c);
@@ -158,7 +172,7 @@ static void check_in_company(uint32_t chunk)
         r[i] = submit(&t, i, names[i % N_ADAPTERS], N_OUT);
     for (uint32_t i = 0; i < N_ALL; i++) {
         engine_test_wait(r[i]);
-        assert_true(atomic_load(&r[i]->n_cached) >= N_PROMPT - 2 * KV_BLOCK_TOKENS);
+        assert_true(atomic_load(&r[i]->n_cached) >= KV_BLOCK_TOKENS);
         check(r[i], i, "from the cache");
     }
     engine_test_close(&t);
@@ -170,7 +184,8 @@ static void rows_of_several_adapters_share_steps(void **state)
     for (kernels = all_kernels; kernels < all_kernels + ARRAY_SIZE(all_kernels); kernels++) {
         answer_alone();
         check_in_company(64);
-        check_in_company(512);
+        if (N_EACH > 1)
+            check_in_company(512);
     }
     kernels = all_kernels;
 }
@@ -211,6 +226,43 @@ static void the_same_adapter_under_another_name_finds_its_kv(void **state)
     engine_test_close(&t);
 }
 
+/* After a restart, KV on disk serves the adapter that computed it, and no other. */
+static void kv_on_disk_belongs_to_its_adapter(void **state)
+{
+    struct engine_stats stats;
+    struct engine_test t;
+    struct temp_dir disk;
+
+    (void)state;
+    answer_alone();
+    temp_dir_make(&disk);
+    disk_path = disk.path;
+    open_engine(&t, 512, N_ADAPTERS, 8 << 20);
+    check(submit(&t, 1, "first", N_OUT), 1, "alone");
+    do /* a block is written when it is not used any more */
+        engine_test_idle(&t, &stats);
+    while (stats.cache.tier[CACHE_DISK].n_cached == 0);
+    engine_test_close(&t);
+    open_engine(&t, 512, N_ADAPTERS, 8 << 20);
+    struct request *r = submit(&t, 1, "second", N_OUT), *base = submit(&t, 1, NULL, N_OUT);
+    engine_test_wait(r);
+    engine_test_wait(base);
+    assert_int_equal(atomic_load(&r->n_cached), 0);
+    assert_int_equal(atomic_load(&base->n_cached), 0);
+    request_unref(r);
+    request_unref(base);
+    r = submit(&t, 1, "first", N_OUT);
+    engine_test_wait(r);
+    engine_stats(t.engine, &stats);
+    /* A fast machine may expect to compute the prompt faster than the disk reads it. */
+    assert_true(atomic_load(&r->n_cached_in[CACHE_DISK]) > 0 ||
+                stats.cache.tier[CACHE_DISK].n_not_worth > 0);
+    check(r, 1, "from disk");
+    engine_test_close(&t);
+    temp_dir_remove(&disk);
+    disk_path = NULL;
+}
+
 static void a_request_keeps_the_adapter_that_it_began_with(void **state)
 {
     struct out_token before[N_LATE];
@@ -237,6 +289,7 @@ static void a_request_keeps_the_adapter_that_it_began_with(void **state)
     buf_fini(&why);
 }
 
+#ifndef TEST_ON_GPU
 static void preempted_requests_with_adapters_keep_their_bits(void **state)
 {
     static struct out_token late[N_ADAPTERS][N_LATE];
@@ -266,6 +319,7 @@ static void preempted_requests_with_adapters_keep_their_bits(void **state)
     assert_true(st.n_preemptions > 0);
     engine_test_close(&t);
 }
+#endif
 
 static int make_files(void **state)
 {
@@ -293,8 +347,11 @@ int main(void)
         cmocka_unit_test(rows_of_several_adapters_share_steps),
         cmocka_unit_test(kv_of_another_adapter_is_never_used),
         cmocka_unit_test(the_same_adapter_under_another_name_finds_its_kv),
+        cmocka_unit_test(kv_on_disk_belongs_to_its_adapter),
         cmocka_unit_test(a_request_keeps_the_adapter_that_it_began_with),
+#ifndef TEST_ON_GPU
         cmocka_unit_test(preempted_requests_with_adapters_keep_their_bits),
+#endif
     };
 
     return cmocka_run_group_tests(tests, make_files, remove_files);
