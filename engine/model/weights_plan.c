@@ -175,17 +175,14 @@ static struct quantization choose_quantization(const struct loader *l, struct qu
     return (struct quantization){s->bits > 4 ? DTYPE_A8 : DTYPE_A4, s->group};
 }
 
-/* choose_quantization() for the embedding or the output layer, which int4 gives int8. */
+/* choose_quantization() for the embedding or the output layer, which int4 and fp8 make int8. */
 static struct quantization choose_table_quantization(const struct loader *l, const struct tensor *t)
 {
     struct stored s = {0};
 
-    struct quantization asked = l->config->quantization;
-
-    if (asked.dtype != DTYPE_F8)
-        asked.dtype = DTYPE_I8;
     stored_add(&s, t);
-    return choose_quantization(l, asked, &s);
+    return choose_quantization(l, (struct quantization){DTYPE_I8, l->config->quantization.group},
+                               &s);
 }
 
 /* A weight without memory. */

@@ -69,7 +69,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Model:
-    """group 0: floats of 16 bits. Models of integers have an output layer of int8."""
+    """group 0: floats of 16 bits. Quantized models have an output layer of int8."""
     dim: int
     ffn: int
     heads: int
@@ -102,9 +102,7 @@ class Model:
 
     @property
     def output(self) -> tuple[str, int]:
-        if not self.group:
-            return "bf16", 0
-        return "fp8" if self.weights == "fp8" else "int8", 128
+        return ("int8" if self.group else "bf16", 128 if self.group else 0)
 
 
 def row_elements(k: int) -> int:
