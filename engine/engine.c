@@ -585,6 +585,7 @@ static const char *weights_name(const struct weights *w)
                       "8-bit codes as stored (groups of 128)"},
         [DTYPE_A4] = {"4-bit codes as stored (groups of 32)",
                       "4-bit codes as stored (groups of 128)"},
+        [DTYPE_F8] = {NULL, "fp8 (groups of 128)"},
     };
     struct quantization q = w->quantization;
 

@@ -36,7 +36,7 @@ struct engine_config {
     const char *device;          /* "auto", "cpu", "cuda", "ref" */
     const char *cpu_variant;     /* NULL = best of the machine */
     const char *dtype;           /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
-    const char *quantization;    /* of weights, at load: "auto", "none", "int8", "int4" */
+    const char *quantization;    /* of weights: one of QUANTIZATION_NAMES */
     uint32_t quantization_group; /* 32 or 128; 0 = the best for that type */
     const char *packed_dir;      /* quantized weights are kept here; NULL: they are not */
     uint64_t packed_bytes;       /* limit on all files there */

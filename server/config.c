@@ -63,8 +63,8 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES DTYPE_ALIASES,
            "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
-           "auto: weights as stored; int8, int4: quantize at load, embedding and output layer to 8 "
-           "bits; none: floats"),
+           "auto: weights as stored; int8, int4, fp8: quantize at load, embedding and output layer "
+           "to 8 bits; none: floats"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
            "weights that share a scale, for int8 and int4; auto: 128 for int8, 32 for int4"),
     SIZE(NULL, "packed-weights-bytes", packed_weights_bytes, 0, UINT64_C(1) << 50, "32G",
