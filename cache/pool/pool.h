@@ -48,6 +48,7 @@
 #define POOL_TICKETS_MAX 256u /* lookups at a time */
 #define POOL_LEASES_MAX 64u   /* paths lent at a time */
 #define POOL_READ_MAX 8u      /* blocks of one read */
+#define POOL_AVOID_MAX 8u     /* instances that a lookup passes over */
 #define POOL_NO_TICKET UINT32_MAX
 #define POOL_QUERIES_MAX 128u           /* under way */
 #define POOL_QUERY_ROWS_MAX 64u         /* of one query */
@@ -116,6 +117,8 @@ struct pool_path {
     uint32_t n_local;
     uint64_t disk_ns; /* a peer that reads blocks from its disk may take so long; within the
                          deadline of the lookup; 0: no peer reads */
+    const uint64_t *avoid; /* [n_avoid] ids of instances that are not asked */
+    uint32_t n_avoid;
 };
 /* Begin to look for blocks behind the local ones. The path is copied. POOL_NO_TICKET: the directory
  * is away, there is no other instance, or too many lookups are under way. */
@@ -125,6 +128,8 @@ enum pool_look { POOL_LOOKING, POOL_FOUND, POOL_NOT_FOUND };
 struct pool_found {
     uint32_t n_blocks;  /* of the path, from its beginning on, that the peer lends; more than
                                n_local */
+    uint32_t n_named;   /* blocks that the directory says another instance has, at least; of more
+                           than n_blocks the peer does not lend the rest */
     uint64_t peer;      /* id of the instance */
     double latency_s;   /* of a read from this peer, before its bytes: a moving mean */
     bool was_on_disk;   /* the directory named the peer's disk: the lookup's time is not usual */

@@ -59,6 +59,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
 {
     uint32_t no, n = path->n < POOL_PATH_MAX ? path->n : POOL_PATH_MAX;
 
+    ASSERT(path->n_avoid <= POOL_AVOID_MAX);
     if (path->n_local >= n || path->n_starts == 0 ||
         !atomic_load_explicit(&p->can_look, memory_order_relaxed) ||
         !spsc_pop(p->tickets_free, &no))
@@ -67,6 +68,9 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->n = n;
     t->n_local = path->n_local;
     t->disk_ns = path->disk_ns;
+    t->n_avoid = path->n_avoid;
+    if (t->n_avoid > 0)
+        memcpy(t->avoid, path->avoid, t->n_avoid * sizeof *t->avoid);
     memcpy(t->keys, path->keys, n * sizeof *t->keys);
     set_segments(t, path);
     atomic_store_explicit(&t->state, POOL_LOOKING, memory_order_relaxed);

@@ -108,6 +108,8 @@ struct pool_ticket {
                          ones; then the end of the last one */
     uint32_t n_starts;
     uint64_t disk_ns;          /* as struct pool_path */
+    uint64_t avoid[POOL_AVOID_MAX];
+    uint32_t n_avoid;
     struct pool_found found;   /* before `state` says so */
     _Atomic uint64_t until_ns; /* of the lease, which queries renew */
 
@@ -125,6 +127,7 @@ struct pool_ticket {
     uint32_t tried;  /* bits of holders */
     bool is_on_disk; /* what the holder that was asked last has */
     uint32_t n_rounds;
+    uint32_t n_named; /* as struct pool_found */
     uint32_t peer, conn;
 };
 

@@ -198,7 +198,7 @@ void pool_take_offer(struct pool *p, uint32_t conn, const struct wire_message *m
     k->conn = conn;
     k->id = m->id;
     t->n = m->n;
-    t->n_local = t->n_starts = 0;
+    t->n_local = t->n_starts = t->n_avoid = 0;
     transport_receive(p->transport, p->conns[conn].number, to, 2, pool_tag(POOL_TAG_TAKEN, no, 0));
 }
 

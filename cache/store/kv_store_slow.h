@@ -122,6 +122,7 @@ struct lookup {
     bool is_found;   /* its nodes have entered the tree */
     bool is_over;    /* the lease has ended, or nothing was found */
     bool is_adopted; /* another instance hands it over */
+    bool is_part;    /* of a path that other lookups found: for queries, not in the tree */
     uint32_t ticket; /* POOL_NO_TICKET: forgotten */
     uint32_t n_users;
     uint32_t n_queriers; /* of the users: their queries name the ticket, so it is not forgotten */

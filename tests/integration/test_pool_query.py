@@ -28,6 +28,7 @@ QUERY_MS = 2000
 HELD_BYTES = 6_000  # of answers, before they stop: tiles of some KB each
 OPTIONS = ("--pool-transport", "tcp", "--pool-query", "always", "--pool-query-ms", str(QUERY_MS),
            "--pool-lookup-ms", "5000", "--pool-pull-ms", "5000")
+LONG_PROMPT = prompt_of(77, 12 * 8 + 2)  # spread over three lenders of four segments
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 11}
 
 MODEL: Path
@@ -117,6 +118,57 @@ def a_local_prefix_comes_before_the_remote_part() -> None:
         wait_until(lambda: b.metric("tarn:pool_pulled_blocks_total") == 5, b.metrics)
         assert n_queried(b) == 1
         nothing_is_lent(a, b)
+
+
+def three_lenders(pool: Pool, proxied: bool = False) -> tuple[list[Instance], list[Any], Instance]:
+    """Three instances that have the KV of LONG_PROMPT, and one that has nothing."""
+    lenders, proxies = [], []
+    for i in range(3):
+        if proxied:
+            s, proxy = pool.start_behind_proxy(i, *OPTIONS)
+            proxies.append(proxy)
+        else:
+            s = pool.start(i, *OPTIONS)
+        lenders.append(s)
+    asker = pool.start(3, *OPTIONS)
+    pool.wait()
+    for s in lenders:  # what is to be held is read from the first one
+        ask_more(s, LONG_PROMPT, cache_ttl=60)
+    wait_until(lambda: pool.n_segments() >= 12, pool.n_segments)
+    return lenders, proxies, asker
+
+
+def a_long_prefix_is_queried_at_three_lenders() -> None:
+    with Pool(MODEL) as pool:
+        lenders, _, asker = three_lenders(pool)
+        # A holder is known once it has announced what it read: ask again until all three are.
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            tiers = check(asker, LONG_PROMPT, 5)
+            assert remote(tiers) == 12 * SEGMENT, tiers
+            time.sleep(0.2)  # the pool threads publish their counts now and then
+            if all(s.metric("tarn:pool_attended_total") > 0 for s in lenders):
+                break
+            assert time.monotonic() < end, [s.metrics() for s in lenders]
+        assert asker.metric("tarn:pool_queries_failed_total") == 0
+        assert asker.metric("tarn:pool_pulled_blocks_total") == 0
+        nothing_is_lent(asker, *lenders)
+
+
+def a_lender_of_three_killed_in_mid_answer_changes_no_token() -> None:
+    with Pool(MODEL) as pool:
+        lenders, proxies, asker = three_lenders(pool, proxied=True)
+        check(asker, LONG_PROMPT, 2)
+        victim = max(range(3), key=lambda i: proxies[i].n_bytes("down"))
+        proxies[victim].hold_after(HELD_BYTES)
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(check, asker, LONG_PROMPT, 30)
+            assert proxies[victim].is_holding.wait(WAIT_SECONDS), "no answer began"
+            lenders[victim].kill()
+            proxies[victim].release(True)
+            done.result()
+        assert asker.metrics()['tarn:preemptions_total{reason="query"}'] > 0
+        nothing_is_lent(asker, *(s for i, s in enumerate(lenders) if i != victim))
 
 
 def instances_query_each_other_in_mixed_batches() -> None:
@@ -277,7 +329,8 @@ def random_faults_change_no_token() -> None:
 
 SHORT = [queries_give_the_tokens_of_one_instance, a_local_prefix_comes_before_the_remote_part,
          a_peer_killed_in_mid_answer_changes_no_token]
-LONG = [instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
+LONG = [a_long_prefix_is_queried_at_three_lenders,
+        a_lender_of_three_killed_in_mid_answer_changes_no_token, instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
         cancelled_requests_give_their_leases_back, a_peer_stopped_in_mid_answer_changes_no_token,
         a_lying_peer_changes_no_token, random_faults_change_no_token]
 

@@ -189,7 +189,8 @@ static void live(uint64_t seed, uint32_t n_host_blocks, bool copies, bool leaves
         config.always_copy = copies;
         config.policy = i == 2 ? "lru" : "contest";
         config.remote.n_blocks = i == 0 ? 24 : 256;
-        join_with(&config);
+        config.remote.spread_segments = 1;
+        fake_of(join_with(&config))->names_all = i > 0;
     }
     for (uint32_t i = 0; i < N_EVENTS; i++) {
         if (leaves && i == N_EVENTS / 2)
