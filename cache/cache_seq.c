@@ -298,6 +298,7 @@ void cache_seq_close(struct cache_seq *s)
     }
     uint32_t n_blocks = s->end.n_blocks; /* closed and in the tree */
     uint32_t n_known = n_known_blocks(s);
+    bequeath_private(s);
     let_go(s, s->cache->config.prefix_caching);
     end_queries(s);
     if (s->keeps && s->cache->config.prefix_caching) {

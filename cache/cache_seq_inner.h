@@ -165,6 +165,9 @@ void reconsider_queries(struct cache_seq *s);
 bool may_attach_remote(const struct cache_seq *s, struct ktree_match *m);
 /* Append the remote part behind the local one. found: as cache_seq_attach(). */
 void attach_remote(struct cache_seq *s, uint32_t *found);
+/* The sequence ends: hand its private blocks behind the remote part to the lender of its end, if
+ * they are wanted again, or this instance leaves. */
+void bequeath_private(struct cache_seq *s);
 /* The sequence sends no queries any more, until it chooses again. */
 void end_queries(struct cache_seq *s);
 

@@ -13,6 +13,8 @@
  * is spread: lookups for its parts ask other instances, and what they do not lend stays with the
  * first one, which lends the whole range. So each lender attends to a part of the segments at the
  * same time. If one of them is lost, the sequence is dropped, and reads or computes. */
+#include <string.h>
+
 #include "base/check.h"
 #include "base/clock.h"
 #include "cache/cache_seq_inner.h"
@@ -287,6 +289,33 @@ void attach_remote(struct cache_seq *s, uint32_t *found)
     found[CACHE_REMOTE] += n_tokens;
     if (s->use.is_new)
         store_note_queried(s->cache->store, pos0, n_tokens);
+}
+
+void bequeath_private(struct cache_seq *s)
+{
+    struct cursor at = s->remote.end;
+    uint32_t from = s->remote.to, n = from;
+
+    if (s->n_remote == 0 || !s->cache->config.prefix_caching ||
+        (s->session == 0 && !store_leaves(s->cache->store)))
+        return;
+    while (n < s->n_blocks && n < s->n_keys && n < POOL_PATH_MAX &&
+           at.pos + cut_len(s, &at) <= s->n_tokens) {
+        cut_next(s, &at);
+        n++;
+    }
+    if (n == from)
+        return;
+    describe_blocks(s, s->cache->meta, n);
+    if (!store_bequeath(s->cache->store, s->remote.parts[s->remote.n_parts - 1].lookup,
+                        &(struct store_bequest){.keys = s->keys,
+                                                .meta = s->cache->meta,
+                                                .blocks = s->blocks + from,
+                                                .from = from,
+                                                .n = n}))
+        return;
+    memmove(s->blocks + from, s->blocks + n, (s->n_blocks - n) * sizeof *s->blocks);
+    s->n_blocks -= n - from;
 }
 
 bool cache_seq_queries(const struct cache_seq *s)

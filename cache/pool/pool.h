@@ -22,7 +22,7 @@
  *
  * Hand over. An instance that leaves offers paths of which it holds the only copy; the pool chooses
  * a peer with room, and that peer's engine gets the path from pool_next_offer(), as if it had
- * looked it up, and pulls it.
+ * looked it up, and pulls it. In the same way KV is handed to one certain peer.
  *
  * Notes. Other parts of the program send messages that the pool does not read: pool_note.h.
  *
@@ -229,11 +229,13 @@ struct pool_offer {
         uint32_t depth; /* spans before the block */
     } * meta;           /* [n] */
     uint32_t n;
-    uint32_t ticket; /* for the receiver: a found ticket that covers the path */
+    uint32_t n_there; /* blocks that the receiver has: they are not lent */
+    uint64_t to;      /* the only instance that is offered the path; 0: the pool chooses */
+    uint32_t ticket;  /* for the receiver: a found ticket that covers the path */
 };
 /* From now on this instance is leaving: others look up nothing here that they find elsewhere. */
 void pool_leave(struct pool *p);
-/* Offer a path; a peer with room pulls it. False: too many offers are under way, try again later.
+/* Offer a path; a peer with room, or `to`, pulls it. False: too many offers are under way, try again later.
  * A path that others hold, too, is not offered: that counts as done. */
 bool pool_offer(struct pool *p, const struct pool_offer *offer);
 /* Offers that no peer has finished or refused yet. */

@@ -302,6 +302,7 @@ bool pool_offer(struct pool *p, const struct pool_offer *offer)
         return false;
     struct pool_offer_slot *o = &p->offers_out[no];
     o->n = offer->n;
+    o->to = offer->to;
     o->last_start = 0;
     memcpy(o->keys, offer->keys, offer->n * sizeof *o->keys);
     for (uint32_t i = 0; i < offer->n; i++) {
@@ -334,6 +335,10 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
         return false;
     const struct pool_ticket *t = &p->tickets[POOL_TICKETS_MAX + no];
     *out = (struct pool_offer){
-        .keys = t->keys, .meta = p->taken[no].meta, .n = t->n, .ticket = POOL_TICKETS_MAX + no};
+        .keys = t->keys,
+        .meta = p->taken[no].meta,
+        .n = t->n,
+        .n_there = t->n_local,
+        .ticket = POOL_TICKETS_MAX + no};
     return true;
 }

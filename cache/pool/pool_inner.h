@@ -263,6 +263,7 @@ struct pool_offer_slot {
     uint8_t *meta;            /* [POOL_PATH_MAX * WIRE_META_BYTES] */
     uint32_t n;
     uint32_t last_start; /* first block of its last segment */
+    uint64_t to;         /* as struct pool_offer */
 
     enum pool_offer_stage stage;
     uint32_t generation;
@@ -554,6 +555,8 @@ void pool_offer_done(struct pool *p, uint32_t conn, const struct wire_message *m
 void pool_offer_sent(struct pool *p, uint32_t offer);
 void pool_offer_closed(struct pool *p, uint32_t conn);
 void pool_offer_timers(struct pool *p);
+/* Whether this path is offered to one certain instance: its blocks are in no inventory. */
+bool pool_offer_has(const struct pool *p, const struct kv_key *keys, uint32_t n);
 void pool_take_offer(struct pool *p, uint32_t conn, const struct wire_message *m);
 void pool_take_received(struct pool *p, uint32_t taken);
 /* The lookup of its ticket is over. */

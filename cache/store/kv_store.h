@@ -224,6 +224,18 @@ uint32_t store_query_rows(const struct store *st, uint32_t n_segments);
 /* Become a user of the found lookup that sends queries, until store_end_queries(). */
 void store_begin_queries(struct store *st, uint32_t lookup);
 void store_end_queries(struct store *st, uint32_t lookup);
+/* Private blocks [from, n) of the path of a sequence that sent queries. */
+struct store_bequest {
+    const struct kv_key *keys; /* [n] */
+    const struct pool_meta *meta;
+    const uint32_t *blocks; /* [n - from] */
+    uint32_t from, n;
+};
+/* Hand the blocks to the instance whose KV the lookup found, which has those before them. False:
+ * not possible; the blocks stay the caller's. */
+bool store_bequeath(struct store *st, uint32_t lookup, const struct store_bequest *what);
+/* Whether this instance leaves the pool. */
+bool store_leaves(const struct store *st);
 /* Whether queries can still be sent. */
 bool store_may_query(const struct store *st, uint32_t lookup);
 uint32_t store_ticket(const struct store *st, uint32_t lookup);

@@ -287,6 +287,7 @@ void reset_remote(struct store *st)
     }
     for (uint32_t i = 0; i < POOL_TICKETS_MAX; i++)
         r->lookups[i].is_over |= r->lookups[i].is_used;
+    drop_bequests(st);
     st->n_load_events++;
 }
 
@@ -326,16 +327,16 @@ static struct lookup *new_lookup(struct store *st, const struct kv_key *keys,
     return NULL;
 }
 
-bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
-                  const struct pool_meta *meta, uint32_t n)
+bool adopt_lookup(struct store *st, const struct pool_offer *offer)
 {
     struct pool_found found;
     struct lookup *l;
 
-    if (pool_look(st->remote->pool, ticket, &found) != POOL_FOUND ||
-        !(l = new_lookup(st, keys, meta, n)))
+    if (pool_look(st->remote->pool, offer->ticket, &found) != POOL_FOUND ||
+        !(l = new_lookup(st, offer->keys, offer->meta, offer->n)))
         return false;
-    l->ticket = ticket;
+    l->ticket = offer->ticket;
+    l->n_local = offer->n_there;
     l->is_adopted = true;
     take_found(st, l, &found);
     return true;

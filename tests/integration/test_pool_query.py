@@ -346,7 +346,7 @@ def main() -> int:
     tests = [t for t in SHORT + ([] if args.short else LONG)
              if not args.names or t.__name__ in args.names]
     with tempfile.TemporaryDirectory(prefix="tarn-pool-query-") as folder:
-        MODEL = pool_model(folder)
+        MODEL = pool_model(folder, "--max-pos", "4096")
         need_pool(MODEL)
         REFERENCE = Answers(MODEL, folder)
         try:

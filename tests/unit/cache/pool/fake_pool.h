@@ -428,17 +428,18 @@ static struct pool *fake_heir(const struct pool *p)
 
 bool pool_offer(struct pool *p, const struct pool_offer *offer)
 {
-    struct pool *heir = fake_heir(p);
+    struct pool *heir = offer->to ? &fakes[offer->to - 1] : fake_heir(p);
 
     p->n_offered++;
-    if (!heir) {
+    if (!heir || heir->is_away) {
         p->n_offers_over++;
         return true;
     }
     for (uint32_t i = 0; i < FAKE_N_OFFERS; i++)
         if (!heir->offers[i].is_used) {
             struct fake_offer *o = &heir->offers[i];
-            struct pool_path path = {.keys = offer->keys, .n = offer->n};
+            struct pool_path path = {
+                .keys = offer->keys, .n = offer->n, .n_local = offer->n_there};
             uint32_t zero = 0;
 
             path.starts = &zero;
@@ -467,7 +468,11 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
         if (!o->is_used || !p->tickets[o->ticket].is_found)
             continue;
         *out =
-            (struct pool_offer){.keys = o->keys, .meta = o->meta, .n = o->n, .ticket = o->ticket};
+            (struct pool_offer){.keys = o->keys,
+                                .meta = o->meta,
+                                .n = o->n,
+                                .n_there = p->tickets[o->ticket].n_local,
+                                .ticket = o->ticket};
         o->is_used = false;
         return true;
     }

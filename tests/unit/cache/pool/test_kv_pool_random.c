@@ -44,6 +44,8 @@ static void begin(struct world *w, uint32_t i, struct life *l)
     cache_seq_expect_output(l->o.s, draw(w, 2) ? 1 : 100000);
     if (draw(w, 20) == 0)
         cache_seq_bring_here(l->o.s);
+    if (draw(w, 4) == 0)
+        cache_seq_join_session(l->o.s, 1 + draw(w, 3));
     l->is_open = true;
     l->runs = false;
 }
