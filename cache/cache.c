@@ -346,6 +346,13 @@ void cache_leave(struct cache *c)
         store_leave(c->store);
 }
 
+void cache_drain(struct cache *c)
+{
+    cache_assert_owner(c);
+    if (c->pool)
+        store_drain(c->store);
+}
+
 bool cache_has_left(const struct cache *c)
 {
     return !c->pool || store_has_left(c->store);

@@ -467,6 +467,9 @@ uint32_t cache_pool_deadline_ms(const struct cache *c);
 /* Begin to hand over to other instances what no other one holds. cache_poll() goes on with it; the
  * cache serves as before. Further calls have no effect. */
 void cache_leave(struct cache *c);
+/* No more requests come: what a sequence computes behind KV of another instance is handed to that
+ * instance when the sequence ends. */
+void cache_drain(struct cache *c);
 /* Whether all that can be handed over has been. True without a pool. */
 bool cache_has_left(const struct cache *c);
 /* Messages to and from other members (cache/pool/pool_note.h). NULL without a pool. Any thread. */

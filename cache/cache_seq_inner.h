@@ -27,7 +27,7 @@ struct remote_part {
     uint32_t lookup; /* the sequence is one of its queriers */
     uint32_t to;     /* after its last block; it begins where the part before ends */
     uint32_t n_segments;
-    uint32_t query; /* of the pool; POOL_NO_QUERY */
+    uint32_t query;     /* of the pool; POOL_NO_QUERY */
     uint32_t n_queried; /* segments that the query names */
 };
 
@@ -166,7 +166,7 @@ bool may_attach_remote(const struct cache_seq *s, struct ktree_match *m);
 /* Append the remote part behind the local one. found: as cache_seq_attach(). */
 void attach_remote(struct cache_seq *s, uint32_t *found);
 /* The sequence ends: hand its private blocks behind the remote part to the lender of its end, if
- * they are wanted again, or this instance leaves. */
+ * they are wanted again, or this instance drains. */
 void bequeath_private(struct cache_seq *s);
 /* The sequence sends no queries any more, until it chooses again. */
 void end_queries(struct cache_seq *s);

@@ -297,7 +297,7 @@ void bequeath_private(struct cache_seq *s)
     uint32_t from = s->remote.to, n = from;
 
     if (s->n_remote == 0 || !s->cache->config.prefix_caching ||
-        (s->session == 0 && !store_leaves(s->cache->store)))
+        (s->session == 0 && !store_drains(s->cache->store)))
         return;
     while (n < s->n_blocks && n < s->n_keys && n < POOL_PATH_MAX &&
            at.pos + cut_len(s, &at) <= s->n_tokens) {

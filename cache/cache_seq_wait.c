@@ -76,8 +76,7 @@ void promise_blocks(struct cache_seq *s)
     uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
     struct ktree_match m;
 
-    if (!c->pool || !c->config.prefix_caching || s->promised_end > 0 ||
-        s->remote.n_parts > 0)
+    if (!c->pool || !c->config.prefix_caching || s->promised_end > 0 || s->remote.n_parts > 0)
         return; /* what lies behind a part that stays elsewhere is private */
     m = match_path(s);
     if (m.n_blocks >= n)

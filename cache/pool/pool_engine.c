@@ -334,11 +334,10 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
     if (!spsc_pop(p->offers, &no))
         return false;
     const struct pool_ticket *t = &p->tickets[POOL_TICKETS_MAX + no];
-    *out = (struct pool_offer){
-        .keys = t->keys,
-        .meta = p->taken[no].meta,
-        .n = t->n,
-        .n_there = t->n_local,
-        .ticket = POOL_TICKETS_MAX + no};
+    *out = (struct pool_offer){.keys = t->keys,
+                               .meta = p->taken[no].meta,
+                               .n = t->n,
+                               .n_there = t->n_local,
+                               .ticket = POOL_TICKETS_MAX + no};
     return true;
 }

@@ -107,7 +107,7 @@ struct pool_ticket {
     uint32_t *starts; /* [n_starts + 1] first blocks of the segments with blocks behind the local
                          ones; then the end of the last one */
     uint32_t n_starts;
-    uint64_t disk_ns;          /* as struct pool_path */
+    uint64_t disk_ns; /* as struct pool_path */
     uint64_t avoid[POOL_AVOID_MAX];
     uint32_t n_avoid;
     struct pool_found found;   /* before `state` says so */

@@ -184,11 +184,11 @@ struct store_ask {
     const struct kv_key *keys; /* [n] a path */
     const struct pool_meta *meta;
     uint32_t n;
-    uint32_t n_delayed; /* sequences that computing delays: this one, and those that wait for no
+    uint32_t n_delayed;     /* sequences that computing delays: this one, and those that wait for no
                            KV */
     const uint32_t *others; /* [n_others] found lookups: their lenders are not asked */
     uint32_t n_others;
-    bool is_part;  /* only for queries to blocks [from, n): nothing enters the tree */
+    bool is_part; /* only for queries to blocks [from, n): nothing enters the tree */
     uint32_t from;
 };
 /* Ask the pool for a path, if that is worth it. What is found enters the tree. STORE_NO_LOOKUP:
@@ -234,8 +234,9 @@ struct store_bequest {
 /* Hand the blocks to the instance whose KV the lookup found, which has those before them. False:
  * not possible; the blocks stay the caller's. */
 bool store_bequeath(struct store *st, uint32_t lookup, const struct store_bequest *what);
-/* Whether this instance leaves the pool. */
-bool store_leaves(const struct store *st);
+/* See cache_drain(). */
+void store_drain(struct store *st);
+bool store_drains(const struct store *st);
 /* Whether queries can still be sent. */
 bool store_may_query(const struct store *st, uint32_t lookup);
 uint32_t store_ticket(const struct store *st, uint32_t lookup);

@@ -16,7 +16,7 @@
 #include "cache/store/kv_store_slow.h"
 
 #define BEQUEST_NS UINT64_C(3000000000)
-#define BEQUEST_SHARE 0.125 /* of the device blocks, unless this instance leaves */
+#define BEQUEST_SHARE 0.125 /* of the device blocks, unless this instance drains */
 
 static void end_bequest(struct store *st, struct bequest *b)
 {
@@ -31,7 +31,7 @@ static bool has_bequest_room(const struct store *st, uint32_t n)
 {
     uint32_t most = tier_n_blocks(device_tier(st));
 
-    return st->remote->leaves || st->remote->n_bequeathed + n <= (uint32_t)(BEQUEST_SHARE * most);
+    return st->remote->drains || st->remote->n_bequeathed + n <= (uint32_t)(BEQUEST_SHARE * most);
 }
 
 /* Memory for keys, blocks and tokens of a path. */

@@ -565,7 +565,7 @@ void store_leave(struct store *st)
 {
     if (st->remote->leaves)
         return;
-    st->remote->leaves = true;
+    st->remote->leaves = st->remote->drains = true;
     pool_leave(st->remote->pool);
     list_paths(st);
 }
@@ -578,9 +578,14 @@ bool store_has_left(const struct store *st)
            r->n_bequeathed == 0;
 }
 
-bool store_leaves(const struct store *st)
+void store_drain(struct store *st)
 {
-    return st->remote && st->remote->leaves;
+    st->remote->drains = true;
+}
+
+bool store_drains(const struct store *st)
+{
+    return st->remote->drains;
 }
 
 /* --- adoption --- */

@@ -477,16 +477,16 @@ static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_
     for (uint32_t i = 0; i < l->n; i++)
         if (l->meta[i].starts_segment)
             starts[n_starts++] = i;
-    return pool_lookup(st->remote->pool,
-                       &(struct pool_path){.keys = l->keys,
-                                           .n = l->n,
-                                           .starts = starts,
-                                           .n_starts = n_starts,
-                                           .n_local = l->n_local,
-                                           .disk_ns = l->is_part ? 0 : disk_ns_of(st, l, at_token,
-                                                                                  ask->n_delayed),
-                                           .avoid = avoid,
-                                           .n_avoid = lenders(st, ask, avoid)});
+    return pool_lookup(
+        st->remote->pool,
+        &(struct pool_path){.keys = l->keys,
+                            .n = l->n,
+                            .starts = starts,
+                            .n_starts = n_starts,
+                            .n_local = l->n_local,
+                            .disk_ns = l->is_part ? 0 : disk_ns_of(st, l, at_token, ask->n_delayed),
+                            .avoid = avoid,
+                            .n_avoid = lenders(st, ask, avoid)});
 }
 
 uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask)

@@ -141,7 +141,7 @@ struct lookup {
 /* Private blocks [from, n) of a path, offered to the instance that has those before them. */
 struct bequest {
     bool is_used;
-    bool is_over; /* lent no more; given back when it is not lent */
+    bool is_over;        /* lent no more; given back when it is not lent */
     struct kv_key *keys; /* [n] */
     uint32_t *blocks;    /* [n - from] */
     uint8_t *n_tokens;   /* [n - from] */
@@ -186,6 +186,7 @@ struct store_remote {
     uint32_t n_lending;
     uint32_t n_lent[CACHE_N_TIERS]; /* blocks of the nodes that are pinned, by that tier */
     uint64_t no_loan_until_ns;
+    bool drains;                  /* no more requests come: private KV is handed over */
     bool leaves;                  /* the pool */
     struct leaving_path *leaving; /* [n_leaving] */
     uint32_t n_leaving, at_leaving;

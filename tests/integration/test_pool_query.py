@@ -208,6 +208,28 @@ def preempted_sequences_query_again() -> None:
         nothing_is_lent(a, b)
 
 
+def an_instance_that_leaves_hands_its_own_kv_to_the_lender() -> None:
+    """SIGTERM while an answer is computed behind KV that stays on the other instance."""
+    with Pool(MODEL) as pool:
+        a, b = two(pool)
+        pool.compute(a, range(2))
+        check(b, prompt_of(0), 2)  # the way there is known
+        ids, n = prompt_of(1), 20 * BLOCK
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(ask_more, b, ids, n)
+            wait_until(lambda: a.metric("tarn:pool_attended_total") > 20, a.metrics)
+            b.process.send_signal(signal.SIGTERM)
+            answer, tiers = done.result()
+        REFERENCE.check_more(answer, ids, n)
+        assert remote(tiers) == N_REMOTE, tiers
+        assert b.process.wait(WAIT_SECONDS) == 0
+        b.end()
+        pool.instances.remove(b)
+        tiers = check(a, ids + list(answer[0]), 2)
+        # The last token's KV was never computed, and only closed blocks are handed over.
+        assert tiers["device"] == (len(ids) + n - 1) // BLOCK * BLOCK, tiers
+
+
 def cancelled_requests_give_their_leases_back() -> None:
     with Pool(MODEL) as pool:
         a, b = two(pool)
@@ -329,7 +351,7 @@ def random_faults_change_no_token() -> None:
 
 SHORT = [queries_give_the_tokens_of_one_instance, a_local_prefix_comes_before_the_remote_part,
          a_peer_killed_in_mid_answer_changes_no_token]
-LONG = [a_long_prefix_is_queried_at_three_lenders,
+LONG = [an_instance_that_leaves_hands_its_own_kv_to_the_lender, a_long_prefix_is_queried_at_three_lenders,
         a_lender_of_three_killed_in_mid_answer_changes_no_token, instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
         cancelled_requests_give_their_leases_back, a_peer_stopped_in_mid_answer_changes_no_token,
         a_lying_peer_changes_no_token, random_faults_change_no_token]

@@ -438,8 +438,7 @@ bool pool_offer(struct pool *p, const struct pool_offer *offer)
     for (uint32_t i = 0; i < FAKE_N_OFFERS; i++)
         if (!heir->offers[i].is_used) {
             struct fake_offer *o = &heir->offers[i];
-            struct pool_path path = {
-                .keys = offer->keys, .n = offer->n, .n_local = offer->n_there};
+            struct pool_path path = {.keys = offer->keys, .n = offer->n, .n_local = offer->n_there};
             uint32_t zero = 0;
 
             path.starts = &zero;
@@ -467,12 +466,11 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
         struct fake_offer *o = &p->offers[i];
         if (!o->is_used || !p->tickets[o->ticket].is_found)
             continue;
-        *out =
-            (struct pool_offer){.keys = o->keys,
-                                .meta = o->meta,
-                                .n = o->n,
-                                .n_there = p->tickets[o->ticket].n_local,
-                                .ticket = o->ticket};
+        *out = (struct pool_offer){.keys = o->keys,
+                                   .meta = o->meta,
+                                   .n = o->n,
+                                   .n_there = p->tickets[o->ticket].n_local,
+                                   .ticket = o->ticket};
         o->is_used = false;
         return true;
     }

@@ -167,8 +167,7 @@ static enum status query_kv(const struct cache *c, const struct open_seq *o, uin
         for (uint32_t b = x->block0; b < end; b++)
             assert_int_equal(v.blocks[b], CACHE_NO_BLOCK);
         for (uint32_t r = 0; r < n_rows; r++)
-            assert_true(tiles[i][r * H * (D + 2)] ==
-                        fake_tile(crc, &segment, 0, (float)r));
+            assert_true(tiles[i][r * H * (D + 2)] == fake_tile(crc, &segment, 0, (float)r));
     }
     return s;
 }

@@ -304,8 +304,9 @@ static void own_kv_goes_to_the_lender_when_the_instance_leaves(void **state)
 
     (void)state;
     query_and_compute(&a, &b, &o);
-    cache_leave(b);
+    cache_drain(b);
     end_and_wait(b, &o);
+    cache_leave(b);
     pass_ms(1100); /* a list of paths is made now and then */
     assert_true(cache_has_left(b));
     assert_int_equal(fake_of(a)->n_read_blocks, 9); /* all closed ones */

@@ -528,6 +528,26 @@ static void an_offered_path_is_pulled_by_a_peer(void **state)
     WAIT_FOR(stats_of(a).n_handed_over == 1 && a->n_returned == 1);
 }
 
+static void an_offer_to_one_instance_leaves_out_what_is_there(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
+    struct pool_offer offer = offer_of_path();
+
+    (void)state;
+    side_hold(a, N_PATH);
+    side_hold(b, 8);
+    WAIT_FOR(is_announced(a) && is_announced(b) && all_know(3));
+    offer.to = b->id;
+    offer.n_there = 8;
+    assert_true(pool_offer(a->pool, &offer));
+    WAIT_FOR(b->n_offers == 1);
+    assert_true(b->offer.n == N_PATH && b->offer.n_there == 8);
+    pool_forget(b->pool, b->offer.ticket);
+    WAIT_FOR(pool_n_offers(a->pool) == 0); /* nobody else is offered it */
+    assert_int_equal(c->n_offers, 0);
+    assert_int_equal(stats_of(a).n_handed_over, 0);
+}
+
 static void a_path_that_others_hold_is_not_offered(void **state)
 {
     struct side *a = side_open(0), *b = side_open(1);
@@ -624,6 +644,7 @@ int main(void)
         T(one_of_two_holders_learns_that_its_copy_is_a_replica),
         T(the_instances_of_the_pool_are_listed_this_one_first),
         T(an_offered_path_is_pulled_by_a_peer),
+        T(an_offer_to_one_instance_leaves_out_what_is_there),
         T(a_path_that_others_hold_is_not_offered),
         T(a_refused_offer_ends_and_more_than_fit_are_not_taken),
         T(an_instance_without_peers_has_nobody_to_hand_over_to),

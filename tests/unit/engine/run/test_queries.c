@@ -90,8 +90,8 @@ static enum status fake_answer(struct cache_seq *seq, const float **tiles)
         return ERR_TIMEOUT;
     assert_ok(attend_tiles(t.attend, &s->asked));
     for (uint32_t i = 0; i < s->n_remote; i++)
-        tiles[i] = s->tiles + (size_t)i * s->asked.n_rows * t.w.model.n_heads *
-                                  (t.w.model.head_dim + 2);
+        tiles[i] =
+            s->tiles + (size_t)i * s->asked.n_rows * t.w.model.n_heads * (t.w.model.head_dim + 2);
     return OK;
 }
 
