@@ -675,6 +675,8 @@ void engine_publish_stats(struct engine *e)
 static void attend_pool(struct engine *e)
 {
     cache_set_load(e->cache, e->live.n_waiting, e->live.n_running);
+    if (atomic_load(&e->draining))
+        cache_drain(e->cache);
     if (!atomic_load(&e->leave_wanted) || atomic_load(&e->has_left))
         return;
     cache_leave(e->cache);
