@@ -46,6 +46,7 @@ struct entry {
     double used_s;         /* when it was last used or unpinned */
     uint32_t older, newer; /* list of remembered entries; newer also links unused ids */
     bool is_dead;
+    bool is_counted; /* contest: in the histograms; not from replace_demote() to the next use */
     bool in_tree;
     bool known; /* in the tree or remembered */
 };
@@ -91,6 +92,7 @@ struct tier {
 
 struct replace {
     enum replace_policy policy;
+    bool is_shared;
     uint32_t n_orders;
     uint32_t n_tiers;
     uint32_t n_entries_max;
@@ -135,7 +137,7 @@ void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_kn
 void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was);
 /* Compute the first priorities of a new entry. */
 void contest_entered(struct replace *r, uint32_t tier, uint32_t id);
-/* Add the entry's bytes to the histograms at its priorities. */
+/* Add the entry's bytes to the histograms at its priorities, if it is counted. */
 void contest_know(struct replace *r, uint32_t tier, uint32_t id);
 /* Remove them. */
 void contest_forget(struct replace *r, uint32_t tier, uint32_t id);
