@@ -99,10 +99,10 @@ struct replace;
 
 struct replace_config {
     enum replace_policy policy;
-    bool is_shared;         /* other instances use the same entries: contest, above */
     uint32_t n_entries_max; /* entries in the tree plus remembered ones */
     uint32_t n_tiers;
     uint64_t capacity_bytes[REPLACE_N_TIERS_MAX]; /* [n_tiers], each > 0 */
+    bool is_shared; /* other instances use the same entries: contest, above */
 };
 
 /* On OK *out is the caller's: replace_destroy(). */
