@@ -101,6 +101,7 @@ void end_promise(struct cache_seq *s)
 static bool looks_elsewhere(struct cache_seq *s)
 {
     struct cache *c = s->cache;
+    bool is_told = s->n_expected > 0 || s->expects_tail;
     uint32_t n = n_keys_to_match(s);
 
     n = n < POOL_PATH_MAX ? n : POOL_PATH_MAX;
@@ -111,7 +112,8 @@ static bool looks_elsewhere(struct cache_seq *s)
     if (!s->has_looked) {
         describe_blocks(s, c->meta, n);
         s->lookups[1] =
-            store_begin_lookup(c->store, s->keys, c->meta, n, 1 + c->n_seqs - c->n_loading);
+            store_begin_lookup(c->store, s->keys, c->meta, n, 1 + c->n_seqs - c->n_loading,
+                               is_told ? fmax(s->due_s - store_now_s(c->store), 0) : 0);
         s->has_looked = true;
     }
     return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);

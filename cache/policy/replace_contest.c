@@ -7,7 +7,7 @@
  *
  *   worth   = log2(score + prior) + log2(AvgCost) + now / CONTEST_HALF_LIFE
  *   clock   = line + uses * AvgCost / mean AvgCost
- *   recency = KEYS_PER_TURNOVER * now
+ *   recency = KEYS_PER_TURNOVER * (now - the share of its cost that elsewhere saves)
  *
  * A prefix is used whenever an entry below it is, so its keys are not lower, and the entries with
  * the highest keys form a tree without holes. (AvgCost of a prefix may be lower; then the heap
@@ -160,6 +160,15 @@ static void judge(const struct replace *r, struct tier *t, const struct entry *e
     }
 }
 
+/* How much earlier an entry of this cost counts as used: up to a turnover where it is at hand
+ * elsewhere, so that copies leave first under `recency`, too. */
+static double discount(const struct entry *e, double cost)
+{
+    double full = entry_full_cost(e);
+
+    return full > 0 ? KEYS_PER_TURNOVER * (1 - cost / full) : 0;
+}
+
 static void set_keys(const struct tier *t, const struct entry *e, struct place *p)
 {
     double weight = p->score + CONTEST_PRIOR / (1.0 + e->depth);
@@ -168,7 +177,7 @@ static void set_keys(const struct tier *t, const struct entry *e, struct place *
 
     p->key[ORDER_WORTH] = log2(weight * cost) + t->turnovers / CONTEST_HALF_LIFE;
     p->key[ORDER_CLOCK] = t->sky[ORDER_CLOCK].line + fmin(e->n_uses * cost / mean, CLOCK_USES_MAX);
-    p->key[ORDER_RECENCY] = KEYS_PER_TURNOVER * t->turnovers;
+    p->key[ORDER_RECENCY] = KEYS_PER_TURNOVER * t->turnovers - discount(e, entry_avg_cost(e));
 }
 
 void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_known)
@@ -197,6 +206,7 @@ void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was)
     p->key[ORDER_WORTH] += log2(cost / old);
     p->key[ORDER_CLOCK] += fmin(e->n_uses * cost / mean, CLOCK_USES_MAX) -
                            fmin(e->n_uses * old / mean, CLOCK_USES_MAX);
+    p->key[ORDER_RECENCY] += discount(e, was) - discount(e, entry_avg_cost(e));
     contest_know(r, tier, id);
 }
 

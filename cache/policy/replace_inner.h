@@ -112,11 +112,16 @@ static inline struct place *place_of(const struct replace *r, uint32_t tier, uin
     return &r->places[(uint64_t)id * r->n_tiers + tier];
 }
 
-/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. At most
- * what it costs to have it from elsewhere. */
+/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. */
+static inline double entry_full_cost(const struct entry *e)
+{
+    return e->n_misses ? e->miss_s / e->n_misses : e->own_s;
+}
+
+/* The same, at most what it costs to have it from elsewhere. */
 static inline double entry_avg_cost(const struct entry *e)
 {
-    double cost = e->n_misses ? e->miss_s / e->n_misses : e->own_s;
+    double cost = entry_full_cost(e);
 
     return cost < e->limit_s ? cost : e->limit_s;
 }

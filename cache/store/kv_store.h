@@ -179,10 +179,12 @@ uint64_t store_n_load_events(const struct store *st);
  * that is known, or that found the end of this part. STORE_NO_LOOKUP: there is none. */
 uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n);
 /* Ask the pool for the path keys [n], meta [n], if that is worth it. What is found enters the tree.
- * n_delayed: sequences that computing delays: this one, and those that wait for no KV.
+ * n_delayed: sequences that computing delays: this one, and those that wait for no KV. wait_s: how
+ * long the request is expected to wait in any case.
  * STORE_NO_LOOKUP: everything is known, or it is not worth it, or it is not possible now. */
 uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
-                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed);
+                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed,
+                            double wait_s);
 /* A sequence here is going to compute blocks [from, n) of this path: peers that ask for them wait.
  * Returns the end of what was promised; store_unpromise() is due once for these blocks. Needs a
  * pool. */

@@ -424,8 +424,8 @@ static void step(struct model *m)
 static uint64_t run(enum replace_policy policy, uint64_t seed)
 {
     struct model m = {.policy = policy, .seed = seed};
-    struct replace_config config = {policy, N_ENTRIES_MAX, N_TIERS, {capacities[0], capacities[1]},
-                                    seed % 2 == 0};
+    struct replace_config config = {
+        policy, N_ENTRIES_MAX, N_TIERS, {capacities[0], capacities[1]}, seed % 2 == 0};
     struct replace_stats stats;
 
     assert_ok(replace_create(&m.r, &config));
