@@ -126,6 +126,7 @@ static void join_lookups(struct cache_seq *s, uint32_t n)
 static void ask_pool(struct cache_seq *s, uint32_t n)
 {
     struct cache *c = s->cache;
+    bool is_told = s->n_expected > 0 || s->expects_tail;
     bool is_more = s->own_lookup != STORE_NO_LOOKUP && store_leaves_more(c->store, s->own_lookup);
 
     if ((s->has_looked && !is_more) || s->n_lookups == SEQ_LOOKUPS_MAX)
@@ -136,6 +137,8 @@ static void ask_pool(struct cache_seq *s, uint32_t n)
                                       .meta = c->meta,
                                       .n = n,
                                       .n_delayed = 1 + c->n_seqs - c->n_loading,
+                                      .wait_s =
+                                          is_told ? fmax(s->due_s - store_now_s(c->store), 0) : 0,
                                       .others = s->lookups,
                                       .n_others = s->has_looked ? s->n_lookups : 0});
     s->has_looked = true;

@@ -57,6 +57,7 @@ static enum status init_tier(struct replace *r, struct tier *t, uint64_t capacit
         return ERR_NOMEM;
     for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
         t->sky[order].full = 1; /* no entry is known: all bins above 0 fit */
+    t->order = r->is_shared ? ORDER_RECENCY : ORDER_WORTH;
     return OK;
 }
 
@@ -98,6 +99,7 @@ enum status replace_create(struct replace **out, const struct replace_config *co
     if (!r)
         return ERR_NOMEM;
     r->policy = config->policy;
+    r->is_shared = config->is_shared;
     r->n_orders = config->policy == REPLACE_CONTEST ? N_ORDERS_MAX : 1;
     r->n_tiers = config->n_tiers;
     r->n_entries_max = config->n_entries_max;
@@ -199,6 +201,7 @@ static uint32_t fresh_id(struct replace *r, uint64_t key, uint64_t bytes, uint32
                                     .depth = depth,
                                     .used_s = r->now_s,
                                     .limit_s = INFINITY,
+                                    .is_counted = true,
                                     .known = true};
     map_put(&r->by_key, key, id);
     for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
@@ -359,6 +362,14 @@ static double priority(const struct replace *r, const struct tier *t, const stru
     }
 }
 
+/* The entry was used: it is in the histograms again. */
+static void count_again(struct replace *r, uint32_t id)
+{
+    r->entries[id].is_counted = true;
+    for (uint32_t tier = 0; r->policy == REPLACE_CONTEST && tier < r->n_tiers; tier++)
+        contest_know(r, tier, id);
+}
+
 void replace_accessed(struct replace *r, uint32_t id, const struct replace_access *access)
 {
     struct entry *e = entry_in_tree(r, id);
@@ -383,6 +394,7 @@ void replace_accessed(struct replace *r, uint32_t id, const struct replace_acces
             place_of(r, tier, id)->key[0] = priority(r, &r->tiers[tier], e);
         heap_moved(r, tier, id);
     }
+    count_again(r, id);
 }
 
 /* --- expected entries --- */
@@ -435,8 +447,12 @@ bool replace_demote(struct replace *r, uint32_t id)
     if (e->is_dead)
         return false;
     e->is_dead = true;
-    for (uint32_t tier = 0; tier < r->n_tiers; tier++)
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
+        if (r->policy == REPLACE_CONTEST)
+            contest_forget(r, tier, id);
         heap_moved(r, tier, id);
+    }
+    e->is_counted = false;
     return true;
 }
 

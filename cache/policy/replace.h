@@ -31,7 +31,9 @@
  *              a prompt is likely to come first again, and the sixth behind five others is not.
  * The seconds that each order would have saved are estimated without shadow caches
  * (replace_contest.c). The contest begins with `worth`, in which prompts that are used once rank
- * low and are evicted first, so no separate admission filter is needed.
+ * low and are evicted first, so no separate admission filter is needed. In a pool of instances
+ * (is_shared) it begins with `recency`, and another order needs a lead of CONTEST_SHARED_LEAD
+ * entries, because each instance sees only a part of the uses of an entry.
  *
  * An expected entry (some request waits for it) has a due time: the earliest time at which it is
  * expected to be used. Victims come from two classes, in this order:
@@ -77,6 +79,7 @@ extern "C" {
 #define CONTEST_PRIOR 2.0     /* uses that an entry at depth 0 is credited with */
 #define CONTEST_MEMORY 1.0    /* turnovers after which a saved second counts half */
 #define CONTEST_MARGIN 0.001  /* lead that an order needs to take over, as a share of the tier */
+#define CONTEST_SHARED_LEAD 4 /* in a pool: at least that of so many mean entries */
 
 enum replace_policy {
     REPLACE_CONTEST,
@@ -99,6 +102,7 @@ struct replace_config {
     uint32_t n_entries_max; /* entries in the tree plus remembered ones */
     uint32_t n_tiers;
     uint64_t capacity_bytes[REPLACE_N_TIERS_MAX]; /* [n_tiers], each > 0 */
+    bool is_shared; /* other instances use the same entries: contest, above */
 };
 
 /* On OK *out is the caller's: replace_destroy(). */

@@ -7,7 +7,7 @@
  *
  *   worth   = log2(score + prior) + log2(AvgCost) + now / CONTEST_HALF_LIFE
  *   clock   = line + uses * AvgCost / mean AvgCost
- *   recency = KEYS_PER_TURNOVER * now
+ *   recency = KEYS_PER_TURNOVER * (now - the share of its cost that elsewhere saves)
  *
  * A prefix is used whenever an entry below it is, so its keys are not lower, and the entries with
  * the highest keys form a tree without holes. (AvgCost of a prefix may be lower; then the heap
@@ -19,7 +19,10 @@
  *
  * ARC (Megiddo and Modha 2003) and LeCaR (Vietri et al. 2018) also choose between orders by the
  * hits of each, but learn only from remembered victims of the current order. The histogram gives an
- * estimate for all orders at every use. */
+ * estimate for all orders at every use.
+ *
+ * A demoted entry is in no histogram until its next use, because it makes room for any other, and
+ * that use is credited to no order. In a pool such entries are copies that went on elsewhere. */
 #include <math.h>
 #include <string.h>
 
@@ -125,10 +128,20 @@ static void fade(struct tier *t)
         t->sky[order].saved_s *= factor;
 }
 
+/* The lead that an order needs: bytes at the mean cost per byte of the uses. */
+static double margin_s(const struct replace *r, const struct tier *t)
+{
+    double bytes = CONTEST_MARGIN * (double)t->capacity;
+
+    if (r->is_shared && t->n_entries > 0)
+        bytes = fmax(bytes, CONTEST_SHARED_LEAD * (double)t->used / t->n_entries);
+    return bytes * t->asked_s / t->asked_bytes;
+}
+
 /* Credit each order with the seconds that it would have saved at this use. The order that saved
- * most takes over when it leads by the margin: CONTEST_MARGIN of the tier's bytes at the mean cost
- * per byte of the uses. */
-static void judge(struct tier *t, const struct entry *e, const struct place *p)
+ * most takes over when it leads by the margin. */
+static void judge(const struct replace *r, struct tier *t, const struct entry *e,
+                  const struct place *p)
 {
     double seconds = (double)e->bytes * entry_avg_cost(e);
     uint32_t best = t->order;
@@ -141,11 +154,19 @@ static void judge(struct tier *t, const struct entry *e, const struct place *p)
         if (t->sky[order].saved_s > t->sky[best].saved_s)
             best = order;
     }
-    double margin = CONTEST_MARGIN * (double)t->capacity * t->asked_s / t->asked_bytes;
-    if (t->sky[best].saved_s > t->sky[t->order].saved_s + margin) {
+    if (t->sky[best].saved_s > t->sky[t->order].saved_s + margin_s(r, t)) {
         t->order = best;
         t->n_switches++;
     }
+}
+
+/* How much earlier an entry of this cost counts as used: up to a turnover where it is at hand
+ * elsewhere, so that copies leave first under `recency`, too. */
+static double discount(const struct entry *e, double cost)
+{
+    double full = entry_full_cost(e);
+
+    return full > 0 ? KEYS_PER_TURNOVER * (1 - cost / full) : 0;
 }
 
 static void set_keys(const struct tier *t, const struct entry *e, struct place *p)
@@ -156,7 +177,7 @@ static void set_keys(const struct tier *t, const struct entry *e, struct place *
 
     p->key[ORDER_WORTH] = log2(weight * cost) + t->turnovers / CONTEST_HALF_LIFE;
     p->key[ORDER_CLOCK] = t->sky[ORDER_CLOCK].line + fmin(e->n_uses * cost / mean, CLOCK_USES_MAX);
-    p->key[ORDER_RECENCY] = KEYS_PER_TURNOVER * t->turnovers;
+    p->key[ORDER_RECENCY] = KEYS_PER_TURNOVER * t->turnovers - discount(e, entry_avg_cost(e));
 }
 
 void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_known)
@@ -165,13 +186,12 @@ void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_kn
     struct entry *e = &r->entries[id];
     struct place *p = place_of(r, tier, id);
 
-    if (was_known)
-        judge(t, e, p);
+    if (was_known && e->is_counted)
+        judge(r, t, e, p);
     contest_forget(r, tier, id);
     p->score = p->score * exp2((p->scored_at - t->turnovers) / CONTEST_HALF_LIFE) + 1;
     p->scored_at = t->turnovers;
     set_keys(t, e, p);
-    contest_know(r, tier, id);
 }
 
 void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was)
@@ -186,6 +206,7 @@ void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was)
     p->key[ORDER_WORTH] += log2(cost / old);
     p->key[ORDER_CLOCK] += fmin(e->n_uses * cost / mean, CLOCK_USES_MAX) -
                            fmin(e->n_uses * old / mean, CLOCK_USES_MAX);
+    p->key[ORDER_RECENCY] += discount(e, was) - discount(e, entry_avg_cost(e));
     contest_know(r, tier, id);
 }
 
@@ -203,7 +224,7 @@ void contest_know(struct replace *r, uint32_t tier, uint32_t id)
 {
     struct tier *t = &r->tiers[tier];
 
-    for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
+    for (uint32_t order = 0; r->entries[id].is_counted && order < N_ORDERS_MAX; order++)
         sky_add(&t->sky[order], place_of(r, tier, id)->key[order], r->entries[id].bytes,
                 t->capacity);
 }
@@ -212,7 +233,7 @@ void contest_forget(struct replace *r, uint32_t tier, uint32_t id)
 {
     const struct place *p = place_of(r, tier, id);
 
-    for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
+    for (uint32_t order = 0; r->entries[id].is_counted && order < N_ORDERS_MAX; order++)
         sky_remove(&r->tiers[tier].sky[order], p->key[order], r->entries[id].bytes);
 }
 
@@ -226,7 +247,7 @@ static uint64_t count_known(const struct replace *r, uint32_t tier, uint32_t ord
     for (uint32_t id = 0; id < r->n_entries_max; id++) {
         int64_t bin = bin_of(place_of(r, tier, id)->key[order]);
 
-        if (!r->entries[id].known || !in_ring(sky, bin))
+        if (!r->entries[id].known || !r->entries[id].is_counted || !in_ring(sky, bin))
             continue;
         n_bytes += r->entries[id].bytes;
         *above += bin >= sky->full ? r->entries[id].bytes : 0;

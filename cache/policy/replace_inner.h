@@ -46,6 +46,7 @@ struct entry {
     double used_s;         /* when it was last used or unpinned */
     uint32_t older, newer; /* list of remembered entries; newer also links unused ids */
     bool is_dead;
+    bool is_counted; /* contest: in the histograms; not from replace_demote() to the next use */
     bool in_tree;
     bool known; /* in the tree or remembered */
 };
@@ -91,6 +92,7 @@ struct tier {
 
 struct replace {
     enum replace_policy policy;
+    bool is_shared;
     uint32_t n_orders;
     uint32_t n_tiers;
     uint32_t n_entries_max;
@@ -110,11 +112,16 @@ static inline struct place *place_of(const struct replace *r, uint32_t tier, uin
     return &r->places[(uint64_t)id * r->n_tiers + tier];
 }
 
-/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. At most
- * what it costs to have it from elsewhere. */
+/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. */
+static inline double entry_full_cost(const struct entry *e)
+{
+    return e->n_misses ? e->miss_s / e->n_misses : e->own_s;
+}
+
+/* The same, at most what it costs to have it from elsewhere. */
 static inline double entry_avg_cost(const struct entry *e)
 {
-    double cost = e->n_misses ? e->miss_s / e->n_misses : e->own_s;
+    double cost = entry_full_cost(e);
 
     return cost < e->limit_s ? cost : e->limit_s;
 }
@@ -135,7 +142,7 @@ void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_kn
 void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was);
 /* Compute the first priorities of a new entry. */
 void contest_entered(struct replace *r, uint32_t tier, uint32_t id);
-/* Add the entry's bytes to the histograms at its priorities. */
+/* Add the entry's bytes to the histograms at its priorities, if it is counted. */
 void contest_know(struct replace *r, uint32_t tier, uint32_t id);
 /* Remove them. */
 void contest_forget(struct replace *r, uint32_t tier, uint32_t id);

@@ -27,7 +27,9 @@ static void *take_memory(struct store *st, uint64_t n, size_t size)
 static enum status init_tree(struct store *st, enum replace_policy policy)
 {
     uint64_t n_nodes = 0, bytes = st->block_bytes;
-    struct replace_config r = {.policy = policy, .n_tiers = st->n_tiers + (st->disk != NULL)};
+    struct replace_config r = {.policy = policy,
+                               .is_shared = st->remote != NULL,
+                               .n_tiers = st->n_tiers + (st->disk != NULL)};
     struct ktree_stats tree;
     enum status s;
 

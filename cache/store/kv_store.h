@@ -186,6 +186,7 @@ struct store_ask {
     uint32_t n;
     uint32_t n_delayed;     /* sequences that computing delays: this one, and those that wait for no
                            KV */
+    double wait_s;          /* how long the request is expected to wait in any case */
     const uint32_t *others; /* [n_others] found lookups: their lenders are not asked */
     uint32_t n_others;
     bool is_part; /* only for queries to blocks [from, n): nothing enters the tree */

@@ -400,11 +400,13 @@ bool store_leaves_more(const struct store *st, uint32_t lookup)
 }
 
 /* Whether a lookup of the blocks behind the match is expected to cost less time than computing
- * them, even if all are found. Computing delays n_delayed sequences, and a lookup only the one that
- * asks, as steps go on meanwhile. A lookup that is not worth it is made now and then all the same,
- * as nothing else shows that lookups have become faster. */
+ * them, even if all are found. Computing delays n_delayed sequences. A lookup delays only the one
+ * that asks, as steps go on meanwhile, and only beyond the wait_s that it waits in any case. A
+ * lookup that is not worth it is made now and then all the same, as nothing else shows that lookups
+ * have become faster. */
 static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
-                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed)
+                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed,
+                            double wait_s)
 {
     struct store_remote *r = st->remote;
     uint32_t n_tokens = 0;
@@ -416,7 +418,7 @@ static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
     bool is_worth = !st->config.seconds || st->config.remote.query == CACHE_QUERY_ALWAYS ||
                     n_delayed * st->config.seconds(st->config.seconds_arg,
                                                    store_match_tokens(st, m), n_tokens) >
-                        r->lookup_s + r->latency_s;
+                        r->lookup_s + r->latency_s - wait_s;
     r->n_left_out = is_worth || r->n_left_out == LEFT_OUT_MAX ? 0 : r->n_left_out + 1;
     return r->n_left_out == 0;
 }
@@ -496,7 +498,8 @@ uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask)
     bool is_first_again = r->n_left_out > 0; /* the mean is old: replace it */
     struct lookup *l;
 
-    if ((!ask->is_part && !is_lookup_worth(st, &m, ask->meta, ask->n, ask->n_delayed)) ||
+    if ((!ask->is_part && !is_lookup_worth(st, &m, ask->meta, ask->n, ask->n_delayed,
+                                              ask->wait_s)) ||
         !(l = new_lookup(st, ask->keys, ask->meta, ask->n)))
         return STORE_NO_LOOKUP;
     l->is_first_again = is_first_again && !ask->is_part;

@@ -66,7 +66,7 @@ static void names_are_read_back(void **state)
 
 static void a_config_without_room_is_refused(void **state)
 {
-    struct replace_config good = {REPLACE_LRU, 4, 1, {10}}, bad = good;
+    struct replace_config good = {REPLACE_LRU, 4, 1, {10}, false}, bad = good;
     struct replace *r;
 
     (void)state;
@@ -615,6 +615,47 @@ static void contest_changes_its_mind_with_the_workload(void **state)
     toy_destroy(t);
 }
 
+/* A demoted entry makes room for any other, so an entry used before it is not crowded out by it. */
+static void demoted_entries_take_no_room_in_the_estimates(void **state)
+{
+    struct toy *t = toy_create(REPLACE_CONTEST);
+    struct replace_stats stats;
+    uint32_t once = 30000;
+
+    (void)state;
+    for (uint32_t i = 0; i < 1000; i++)
+        for (uint32_t turn = 0; turn < 2; turn++) {
+            ask(t, 20000 + (i >= turn * 40 ? i - turn * 40 : i));
+            for (uint32_t k = 0; k < 4; k++) {
+                ask(t, once);
+                (void)replace_demote(t->r, t->ids[once++] - 1);
+            }
+        }
+    replace_stats(t->r, 0, &stats);
+    assert_string_equal(stats.order, "recency");
+    toy_destroy(t);
+}
+
+static void in_a_pool_contest_begins_with_recency_and_learns_slowly(void **state)
+{
+    struct replace_config config = {REPLACE_CONTEST, 1000, 1, {200}, true};
+    struct toy *t = test_calloc(1, sizeof *t);
+    struct replace_stats stats;
+
+    (void)state;
+    assert_ok(replace_create(&t->r, &config));
+    replace_stats(t->r, 0, &stats);
+    assert_string_equal(stats.order, "recency");
+    ask_conversations(t, 1000);
+    replace_stats(t->r, 0, &stats);
+    assert_string_equal(stats.order, "recency");
+    assert_int_equal(stats.n_switches, 0);
+    ask_documents(t, 6000);
+    replace_stats(t->r, 0, &stats);
+    assert_string_equal(stats.order, "worth");
+    toy_destroy(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -640,6 +681,8 @@ int main(void)
         cmocka_unit_test(contest_keeps_documents_like_counting),
         cmocka_unit_test(contest_keeps_conversations_like_recency),
         cmocka_unit_test(contest_changes_its_mind_with_the_workload),
+        cmocka_unit_test(demoted_entries_take_no_room_in_the_estimates),
+        cmocka_unit_test(in_a_pool_contest_begins_with_recency_and_learns_slowly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

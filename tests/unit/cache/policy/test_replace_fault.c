@@ -18,7 +18,7 @@ int main(void)
 
 #define N_ALLOCATIONS_MAX 1000000000L
 
-static const struct replace_config config = {REPLACE_CONTEST, 50, 2, {20, 40}};
+static const struct replace_config config = {REPLACE_CONTEST, 50, 2, {20, 40}, false};
 
 static void a_failed_allocation_is_an_answer(void **state)
 {

@@ -17,6 +17,7 @@ static const uint64_t capacities[N_TIERS] = {60, 100};
 struct node { /* by key; learned values stay after the node leaves the tree, as long as ids last */
     uint32_t id, parent; /* parent: a key, or REPLACE_NONE */
     bool in_tree, present[N_TIERS];
+    bool is_dead;
     uint32_t n_pins[N_TIERS], n_expected, n_uses, n_misses;
     uint64_t stamp, left_at, bytes;
     double miss_s, own_s, next_use, key[N_TIERS];
@@ -32,6 +33,7 @@ struct model {
     double now_s, age_s[N_TIERS];
     uint32_t n_ages[N_TIERS];
     uint64_t n_late, n_soon; /* expected victims, of each class */
+    uint64_t n_dead;         /* demoted victims */
     uint64_t seed, n_drawn;
     uint64_t victims; /* a checksum of all victims in order */
 };
@@ -76,6 +78,8 @@ static bool goes_before(const struct model *m, const struct node *a, const struc
 
     if (a->due[tier] != b->due[tier])
         return a->due[tier] > b->due[tier];
+    if (a->is_dead != b->is_dead)
+        return a->is_dead;
     if (ka != kb)
         return ka < kb;
     return a->stamp != b->stamp ? a->stamp < b->stamp : a->id < b->id;
@@ -154,6 +158,7 @@ static void do_enter(struct model *m, uint32_t k)
     n->parent = parent;
     n->bytes = 1 + k % 9;
     n->in_tree = true;
+    n->is_dead = false;
     n->left_at = 0;
     decide_class(m, n);
 }
@@ -171,6 +176,7 @@ static void do_access(struct model *m, uint32_t k)
     if (!n->in_tree)
         return;
     replace_accessed(m->r, n->id, &a);
+    n->is_dead = false;
     n->stamp = ++m->n_uses;
     n->used_s = m->now_s;
     n->n_uses++;
@@ -186,7 +192,8 @@ static void note_age(struct model *m, const struct node *n, uint32_t tier)
 {
     m->n_late += n->n_expected && isinf(n->due[tier]);
     m->n_soon += n->n_expected && !isinf(n->due[tier]);
-    if (n->n_expected)
+    m->n_dead += n->is_dead;
+    if (n->n_expected || n->is_dead)
         return;
     m->n_ages[tier] += m->n_ages[tier] < 32;
     m->age_s[tier] += (m->now_s - n->used_s - m->age_s[tier]) / m->n_ages[tier];
@@ -288,6 +295,16 @@ static void do_due(struct model *m, uint32_t k)
     decide_class(m, n);
 }
 
+static void do_demote(struct model *m, uint32_t k)
+{
+    struct node *n = &m->nodes[k];
+
+    if (!n->in_tree)
+        return;
+    assert_int_equal(replace_demote(m->r, n->id), !n->is_dead);
+    n->is_dead = true;
+}
+
 /* Time alone never moves an entry to another class; only events do. */
 static void do_time(struct model *m)
 {
@@ -370,7 +387,7 @@ static void do_leave(struct model *m, uint32_t k)
 
 static void step(struct model *m)
 {
-    uint32_t k = draw(m, N_KEYS), tier = draw(m, N_TIERS), what = draw(m, 106);
+    uint32_t k = draw(m, N_KEYS), tier = draw(m, N_TIERS), what = draw(m, 109);
 
     if (what < 20)
         do_enter(m, k);
@@ -398,6 +415,8 @@ static void step(struct model *m)
         do_leave(m, k);
     else if (what < 104)
         do_due(m, k);
+    else if (what < 107)
+        do_demote(m, k);
     else
         do_time(m);
 }
@@ -405,7 +424,8 @@ static void step(struct model *m)
 static uint64_t run(enum replace_policy policy, uint64_t seed)
 {
     struct model m = {.policy = policy, .seed = seed};
-    struct replace_config config = {policy, N_ENTRIES_MAX, N_TIERS, {capacities[0], capacities[1]}};
+    struct replace_config config = {
+        policy, N_ENTRIES_MAX, N_TIERS, {capacities[0], capacities[1]}, seed % 2 == 0};
     struct replace_stats stats;
 
     assert_ok(replace_create(&m.r, &config));
@@ -423,8 +443,8 @@ static uint64_t run(enum replace_policy policy, uint64_t seed)
             assert_true(stats.survival_s == survival_s(&m, tier));
         }
     }
-    assert_true(stats.n_evicted > 100 && m.n_late > 20 && m.n_soon > 5); /* or the test would prove
-                                                                            nothing */
+    assert_true(stats.n_evicted > 100 && m.n_late > 20 && m.n_soon > 5 &&
+                m.n_dead > 20); /* or the test would prove nothing */
     replace_destroy(m.r);
     return m.victims;
 }

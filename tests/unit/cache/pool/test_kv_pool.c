@@ -215,6 +215,28 @@ static void a_slow_peer_is_not_read_where_computing_is_faster(void **state)
     assert_int_equal(fake_of(b)->n_lookups, 0);
 }
 
+/* 0.26 ms to compute everything, 1 ms for a lookup, 50 ms until the request runs. */
+static void a_lookup_that_ends_before_its_request_runs_costs_nothing(void **state)
+{
+    static const double fast = 1e-6;
+    struct cache_config config = pool_config_of(64, 0, false);
+    struct cache *a = join(64, 0), *b;
+    struct open_seq o;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &fast;
+    b = join_with(&config);
+    ask(a, "ABCDEFGH");
+    (void)cache_poll(b, fake_now);
+    seq(b, &o, "ABCDEFGH");
+    cache_seq_expect(o.s, fake_now + 50000000);
+    (void)wait_loaded(b, o.s);
+    assert_int_equal(fake_of(b)->n_lookups, 1);
+    assert_int_equal(compute_kv(b, &o, NULL), 8 * B);
+    cache_seq_close(o.s);
+}
+
 /* 512 ms for a lookup, 32 ms to compute a block: no lookup, until one tells that they are fast. */
 static void after_slow_lookups_fast_ones_are_noticed(void **state)
 {
@@ -648,6 +670,8 @@ int main(void)
         cmocka_unit_test_teardown(requests_that_wait_for_the_same_blocks_share_a_pull, leave_world),
         cmocka_unit_test_teardown(a_request_that_ends_gives_its_lease_back, leave_world),
         cmocka_unit_test_teardown(a_slow_peer_is_not_read_where_computing_is_faster, leave_world),
+        cmocka_unit_test_teardown(a_lookup_that_ends_before_its_request_runs_costs_nothing,
+                                  leave_world),
         cmocka_unit_test_teardown(after_slow_lookups_fast_ones_are_noticed, leave_world),
         cmocka_unit_test_teardown(lookups_go_on_after_some_had_no_answer, leave_world),
         cmocka_unit_test_teardown(remote_nodes_do_not_keep_a_block_from_eviction, leave_world),

@@ -96,14 +96,16 @@ static void choose_lender(const char *text, uint32_t asker)
 }
 
 /* The share of the prompts' tokens that the pool finds; *of_shared: that one cache would find. */
-static double share_found(uint32_t n_blocks, double *of_shared)
+static double share_found(uint32_t n_blocks, const char *policy, double *of_shared)
 {
+    struct cache_config config = pool_config_of(n_blocks, 0, false);
     static struct conversation open[N_OPEN];
     uint64_t n_tokens = 0, n_found = 0, n_found_shared = 0;
 
+    config.policy = policy;
     state = n_begun = n_shared = 0;
     for (uint32_t i = 0; i < N_CACHES; i++)
-        join(n_blocks, 0);
+        (void)join_with(&config);
     for (uint32_t i = 0; i < N_OPEN; i++)
         begin(&open[i]);
     for (uint32_t r = 0; r < N_REQUESTS; r++) {
@@ -126,26 +128,36 @@ static double share_found(uint32_t n_blocks, double *of_shared)
     return (double)n_found / (double)n_tokens;
 }
 
-static void check_share(uint32_t n_blocks, double at_least)
+static double check_share(uint32_t n_blocks, const char *policy, double at_least)
 {
-    double of_shared, found = share_found(n_blocks, &of_shared);
+    double of_shared, found = share_found(n_blocks, policy, &of_shared);
 
-    printf("4 caches of %u blocks: %.1f %% found, one shared cache %.1f %%\n", n_blocks,
+    printf("%s, 4 caches of %u blocks: %.1f %% found, one shared cache %.1f %%\n", policy, n_blocks,
            100 * found, 100 * of_shared);
     assert_true(found >= at_least * of_shared);
     assert_true(found <= of_shared + 0.02);
+    return found;
 }
 
 static void a_pool_with_room_finds_what_one_shared_cache_finds(void **st)
 {
     (void)st;
-    check_share(400, 0.98);
+    (void)check_share(400, "lru", 0.98);
 }
 
 static void a_crowded_pool_finds_most_of_what_one_shared_cache_finds(void **st)
 {
     (void)st;
-    check_share(160, 0.85);
+    (void)check_share(160, "lru", 0.85);
+}
+
+/* The default policy learns by uses, of which each cache sees a quarter. */
+static void the_default_policy_finds_as_much_as_recency_in_a_crowded_pool(void **st)
+{
+    double recency = check_share(160, "lru", 0.85);
+
+    (void)leave_world(st);
+    assert_true(check_share(160, "contest", 0.85) >= recency);
 }
 
 int main(void)
@@ -153,6 +165,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_pool_with_room_finds_what_one_shared_cache_finds, leave_world),
         cmocka_unit_test_teardown(a_crowded_pool_finds_most_of_what_one_shared_cache_finds,
+                                  leave_world),
+        cmocka_unit_test_teardown(the_default_policy_finds_as_much_as_recency_in_a_crowded_pool,
                                   leave_world),
     };
 
