@@ -199,9 +199,9 @@ void engine_sleep(struct engine *e, const struct engine_sleep *s);
 /* Wake parts; weights are loaded again. Any thread; does not wait. */
 void engine_wake(struct engine *e, unsigned parts);
 struct engine_sleep_state {
-    unsigned wanted; /* parts that are to sleep */
-    unsigned asleep; /* parts that do */
-    bool is_deep;    /* KV on disk was forgotten, too */
+    unsigned wanted;   /* parts that are to sleep */
+    unsigned asleep;   /* parts that do */
+    bool is_deep;      /* KV on disk was forgotten, too */
     enum status error; /* of the last wake, whose parts sleep on; OK: none */
     char why[BUF_WHY_MAX];
 };

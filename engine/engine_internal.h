@@ -70,17 +70,17 @@ struct engine {
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
-    atomic_bool failed;       /* engine_failed() */
-    atomic_bool reset_wanted; /* engine_reset_cache() */
-    atomic_uint sleep_wanted; /* of enum engine_part: engine_sleep() */
-    atomic_uint asleep;       /* the same, as the engine thread has brought about */
+    atomic_bool failed;               /* engine_failed() */
+    atomic_bool reset_wanted;         /* engine_reset_cache() */
+    atomic_uint sleep_wanted;         /* of enum engine_part: engine_sleep() */
+    atomic_uint asleep;               /* the same, as the engine thread has brought about */
     _Atomic uint64_t sleep_before_ns; /* usual requests submitted until then end first; 0: none */
     atomic_bool forget_wanted;        /* KV on disk, too, is to be forgotten */
     atomic_bool sleeps_deep;          /* that was wanted for the sleep that goes on */
     atomic_bool sleep_is_auto;        /* a request ends it: sleep_idle_s */
-    atomic_bool is_asked;     /* a question was stored (engine_ask.c) */
-    atomic_bool leave_wanted; /* engine_leave_pool() */
-    atomic_bool has_left;     /* engine_has_left_pool() */
+    atomic_bool is_asked;             /* a question was stored (engine_ask.c) */
+    atomic_bool leave_wanted;         /* engine_leave_pool() */
+    atomic_bool has_left;             /* engine_has_left_pool() */
     _Atomic uint64_t usual_ttft_us;
 
     /* Under stats_lock. */

@@ -261,6 +261,7 @@ bool engine_advance_sleep(struct engine *e, uint64_t now)
     if (to_wake)
         wake(e, to_wake);
     if (falls || to_wake) {
+        engine_publish_stats(e); /* who is told finds the new numbers */
         pthread_mutex_lock(&e->stats_lock);
         tell_watchers(e);
         pthread_mutex_unlock(&e->stats_lock);

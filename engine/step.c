@@ -18,7 +18,7 @@
 #define ERROR_RATE 0.02
 /* Poll interval while copies are under way that sequences may wait for. */
 #define COPY_WAIT_NS 200000u
-/* The same during a sleep, where no sequence waits for them. */
+/* The same in a sleep, where no sequence waits for them. */
 #define SLEEP_WAIT_NS 10000000u
 
 /* --- waking the submitter, ending sequences --- */
@@ -703,7 +703,8 @@ void *engine_loop(void *arg)
         if (idle) {
             e->computed_ns = 0;
             /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
-            copying = copying || holds || e->falls_asleep || (e->live.n_waiting > 0 && !sleeps);
+            copying = copying || holds || e->falls_asleep || e->live.n_waiting > 0 ||
+                      (sleeps && e->n_free_slots < e->n_slots); /* they may be cancelled */
             uint64_t soon = sleeps && !e->falls_asleep ? SLEEP_WAIT_NS : COPY_WAIT_NS;
             ring_wait(&e->submitted, copying ? soon : IDLE_WAIT_NS);
         }

@@ -21,9 +21,8 @@
 static const struct part_name {
     const char *name;
     unsigned part;
-} part_names[] = {{"weights", ENGINE_WEIGHTS},
-                  {"kv_cache", ENGINE_KV},
-                  {"scheduling", ENGINE_STEPS}};
+} part_names[] = {
+    {"weights", ENGINE_WEIGHTS}, {"kv_cache", ENGINE_KV}, {"scheduling", ENGINE_STEPS}};
 
 /* --- answers --- */
 
@@ -82,8 +81,9 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
     struct engine_sleep_state s;
 
     engine_sleep_state(r->srv->engine, &s);
-    bool is_over = r->sleeps ? (s.asleep & r->parts) == r->parts || (s.wanted & r->parts) != r->parts
-                             : !(s.asleep & r->parts) || s.wanted & r->parts;
+    bool is_over = r->sleeps
+                       ? (s.asleep & r->parts) == r->parts || (s.wanted & r->parts) != r->parts
+                       : !(s.asleep & r->parts) || s.wanted & r->parts;
     if (!r->sleeps && s.error != OK)
         error_reply(x, ERR_UNAVAILABLE, "cannot_wake_up", s.why);
     else if (is_over)

@@ -48,6 +48,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "DocumentChange": {},
     "PreambleRequest": {"system": "be short"},
     "AbortRequest": {"request_ids": []},
+    "SleepTags": {},
 }
 # Other names of the two texts of a score, with companions.
 SCORE_NAMES = {one: {"text_1": None, "text_2": None, other: "b"} for one, other in (
@@ -125,6 +126,7 @@ GOOD: dict[str, list[Value | With]] = {
     "sampling_params": [{"max_tokens": 2, "seed": 1, "stop": ["x"], "logprobs": 1}],
 }
 OWN: dict[str, dict[str, list[Value | With]]] = {
+    "SleepTags": {"tags": []},  # test_sleep.py: the other requests would wait
     "CompletionRequest": {"logprobs": [2]},
     "ChatRequest": {"logprobs": [True]},
     "MessagesRequest": {

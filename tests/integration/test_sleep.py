@@ -114,6 +114,7 @@ def running_requests_are_kept_waited_for_or_aborted() -> None:
         alone = [told(post(s, TEXT, {**long, "seed": seed})) for seed in (1, 2)]
         for path, wake in (("/sleep?mode=keep", "/wake_up"),
                            ("/sleep?mode=keep&level=2", "/wake_up"),
+                           ("/sleep?mode=in_place", "/wake_up"),
                            ("/release_memory_occupation", "/resume_memory_occupation"),
                            ("/pause?mode=keep", "/wake_up?tags=scheduling")):
             count = s.metrics()["vllm:generation_tokens_total"]
@@ -123,11 +124,10 @@ def running_requests_are_kept_waited_for_or_aborted() -> None:
             post(s, path)
             post(s, wake)
             assert [told(c.result()) for c in calls] == alone, path
-        for path in ("/sleep?mode=wait", "/pause?mode=wait"):
-            count = s.metrics()["vllm:generation_tokens_total"]
+        for path in ("/sleep?mode=wait", "/pause?mode=wait", "/pause_generation?mode=wait"):
             calls = [pool.submit(post, s, TEXT, {**long, "seed": seed}) for seed in (1, 2)]
-            wait_until(lambda: s.metrics()["vllm:generation_tokens_total"] > count
-                       or all(c.done() for c in calls))
+            wait_until(lambda: s.metrics()["vllm:num_requests_running"]
+                       + sum(c.done() for c in calls) >= 2)
             assert post(s, path)
             assert [told(c.result()) for c in calls] == alone, path  # before waking
             post(s, "/wake_up")
@@ -143,6 +143,8 @@ def parts_sleep_and_wake_by_tag() -> None:
         before = told(post(s, TEXT, BODY))
         post(s, "/sleep")
         assert post(s, "/sleep")["level"] == 1
+        assert post(s, "/wake_up?tags=kv_cache")["asleep"] == ["weights"]
+        assert post(s, "/sleep")["asleep"] == ASLEEP
         assert post(s, "/sleep?level=2")["level"] == 2
         assert post(s, "/wake_up?tags=weights")["asleep"] == ["kv_cache"]
         assert s.request("GET", "/is_paused")[2] == {"is_paused": False}
@@ -155,9 +157,15 @@ def parts_sleep_and_wake_by_tag() -> None:
         assert sleep_state(s) == [] and s.request("GET", "/is_paused")[2] == {"is_paused": True}
         assert post(s, "/release_memory_occupation", {"tags": ["kv_cache"]})["asleep"] == [
             "kv_cache", "scheduling"]
+        assert post(s, "/release_memory_occupation", {"tags": ["weights"]})["asleep"] == [
+            *ASLEEP, "scheduling"]
         assert post(s, "/resume_memory_occupation", {"tags": ["kv_cache", "cuda_graph"]})[
-            "asleep"] == ["scheduling"]
-        assert post(s, "/wake_up?tags=scheduling")["is_sleeping"] is False
+            "asleep"] == ["weights", "scheduling"]
+        assert post(s, "/wake_up?tags=scheduling")["asleep"] == ["weights"]
+        assert post(s, "/release_memory_occupation", {"tags": ["scheduling"]})["asleep"] == [
+            "weights", "scheduling"]
+        assert post(s, "/resume_memory_occupation", {"tags": ["scheduling", "weights"]})[
+            "is_sleeping"] is False
         assert told(post(s, TEXT, BODY)) == before
         for path, body, param in (("/sleep?level=3", None, "level"),
                                   ("/sleep?mode=often", None, "mode"),

@@ -57,7 +57,7 @@ struct world {
     uint64_t n_hits, n_tails, now_ns;
     uint64_t n_loads, n_found, n_erased, n_left_behind; /* of the disk tier */
     uint64_t n_sleeps;
-    struct cache_stats sum;                             /* totals of the caches that were closed */
+    struct cache_stats sum; /* totals of the caches that were closed */
     struct kv_key many_keys[2][N_IDS_MAX];
     uint32_t segment_tokens;
     bool has_disk;
