@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/adapters.h"
 #include "engine/engine_internal.h"
 
 /* --- any thread --- */
@@ -156,23 +157,25 @@ static bool rest_kv(struct engine *e, uint64_t now)
     return cache_sleep(e->cache);
 }
 
-static void rest_weights(struct engine *e)
+/* False: an adapter is being loaded, which reads them. */
+static bool rest_weights(struct engine *e)
 {
+    if (!adapters_sleep(e->adapters))
+        return false;
     memcpy(e->content_hash, e->weights.content_hash, sizeof e->content_hash);
     forward_forget(e->forward);
     weights_free(&e->weights);
     if (e->draft_model)
         draft_model_sleep(e->draft_model);
+    return true;
 }
 
 static void fall_asleep(struct engine *e, unsigned parts, uint64_t now)
 {
     uint64_t began = clock_now_ns();
 
-    if (parts & ENGINE_KV && !rest_kv(e, now))
+    if ((parts & ENGINE_KV && !rest_kv(e, now)) || (parts & ENGINE_WEIGHTS && !rest_weights(e)))
         return;
-    if (parts & ENGINE_WEIGHTS)
-        rest_weights(e);
     atomic_fetch_or(&e->asleep, parts);
     log_parts("asleep", parts, began);
 }
@@ -189,7 +192,9 @@ static enum status wake_weights(struct engine *e, struct buf *why)
                     "to serve them");
     if (s == OK && e->draft_model)
         s = draft_model_wake(e->draft_model, why);
-    if (s != OK)
+    if (s == OK)
+        adapters_wake(e->adapters);
+    else
         weights_free(&e->weights);
     return s;
 }
