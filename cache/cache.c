@@ -105,11 +105,20 @@ static void register_memory(struct cache *c, enum cache_tier which, uint32_t n_b
         pool_register(c->pool, tier_memory(t, 0), n_blocks * kv_block_bytes(&c->config.pool));
 }
 
+static void register_all(struct cache *c)
+{
+    bool shares = tier_is_addressable(c->tiers[CACHE_DEVICE]); /* the host's blocks lie behind */
+
+    register_memory(c, CACHE_DEVICE,
+                    c->config.pool.n_blocks + (shares ? c->config.n_host_blocks : 0));
+    if (!shares)
+        register_memory(c, CACHE_HOST, c->config.n_host_blocks);
+}
+
 static enum status join_pool(struct cache *c, struct buf *why)
 {
     const struct cache_remote_config *r = &c->config.remote;
     struct device *self = device_group_self(&c->config.group);
-    bool shares = tier_is_addressable(c->tiers[CACHE_DEVICE]); /* the host's blocks lie behind */
     struct pool_config config = {.directory = {.url = r->url, .pool = r->pool ? r->pool : ""},
                                  .transport = r->transport ? r->transport : "auto",
                                  .listen = r->listen,
@@ -139,10 +148,7 @@ static enum status join_pool(struct cache *c, struct buf *why)
     s = pool_open(&c->pool, &config, why);
     if (s != OK)
         return s;
-    register_memory(c, CACHE_DEVICE,
-                    c->config.pool.n_blocks + (shares ? c->config.n_host_blocks : 0));
-    if (!shares)
-        register_memory(c, CACHE_HOST, c->config.n_host_blocks);
+    register_all(c);
     remote.pool = c->pool;
     return tier_remote_open(&c->tiers[CACHE_REMOTE], &remote, why);
 }
@@ -292,6 +298,50 @@ void cache_reset(struct cache *c)
 {
     cache_assert_owner(c);
     store_reset(c->store);
+}
+
+/* --- sleep --- */
+
+bool cache_sleep(struct cache *c)
+{
+    cache_assert_owner(c);
+    if (c->sleep == CACHE_ASLEEP)
+        return true;
+    if (c->sleep == CACHE_AWAKE) {
+        if (!store_sleep(c->store))
+            return false;
+        c->sleep = CACHE_EMPTY;
+        if (c->pool)
+            pool_unregister(c->pool);
+    }
+    if (c->pool && !pool_is_unregistered(c->pool))
+        return false;
+    for (enum cache_tier t = CACHE_DEVICE; t <= CACHE_HOST; t++)
+        if (c->tiers[t])
+            tier_sleep(c->tiers[t]);
+    c->sleep = CACHE_ASLEEP;
+    return true;
+}
+
+enum status cache_wake(struct cache *c)
+{
+    enum status s = OK;
+
+    cache_assert_owner(c);
+    for (enum cache_tier t = CACHE_DEVICE; s == OK && t <= CACHE_HOST; t++)
+        if (c->tiers[t])
+            s = tier_wake(c->tiers[t]);
+    if (s != OK) {
+        for (enum cache_tier t = CACHE_DEVICE; t <= CACHE_HOST; t++)
+            if (c->tiers[t] && !tier_is_asleep(c->tiers[t]))
+                tier_sleep(c->tiers[t]);
+        return s;
+    }
+    if (c->pool && c->sleep != CACHE_AWAKE)
+        register_all(c);
+    store_wake(c->store);
+    c->sleep = CACHE_AWAKE;
+    return OK;
 }
 
 bool cache_close_session(struct cache *c, uint64_t session, uint32_t *n_blocks)

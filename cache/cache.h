@@ -291,6 +291,9 @@ void cache_seq_shrink(struct cache_seq *s);
 /* Preempt: give back every reference. A later attach finds what is still cached, including the
  * tail. */
 void cache_seq_drop(struct cache_seq *s);
+/* The same for a sequence in any state; one that waits ends its lookups and begins again to load
+ * after cache_wake(). */
+void cache_seq_sleep(struct cache_seq *s);
 
 /* The input of attention; valid until the next call that changes the sequence. */
 struct cache_view {
@@ -452,6 +455,13 @@ void cache_check(const struct cache *c);
 /* Forget every cached block of every tier and all holds. Blocks in use stay. Blocks on disk are
  * overwritten. */
 void cache_reset(struct cache *c);
+/* Give the memory of all blocks back to the system, until cache_wake(). What is being written to
+ * disk is written first; everything else that lies in memory only is forgotten. Every sequence was
+ * put to rest by cache_seq_sleep(), and none grows or loads before cache_wake(). False: loans to
+ * other instances or moves are not over, call again after the next cache_poll(). */
+bool cache_sleep(struct cache *c);
+/* ERR_NOMEM: the cache sleeps on. No effect on a cache that is awake. */
+NODISCARD enum status cache_wake(struct cache *c);
 /* Forget the span whose first block has this key and everything behind it, in every tier; on disk
  * it is overwritten. Blocks that are in use or being moved go when that ends. Returns the number of
  * blocks of the tree that this concerns: 0 when there is no such span. */

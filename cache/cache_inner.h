@@ -20,6 +20,12 @@ struct cache {
     struct pool_meta *meta;           /* [POOL_PATH_MAX] scratch; with a pool only */
     uint64_t load_set_ns;             /* cache_set_load() */
     uint64_t now_ns;                  /* of the latest cache_poll() */
+    enum {
+        CACHE_AWAKE,
+        CACHE_EMPTY,
+        CACHE_ASLEEP
+    } sleep; /* EMPTY: the pool still knows the
+                                                                memory */
     uint32_t n_seqs;
     uint32_t n_loading;  /* of these: they wait for their KV */
     uint32_t n_querying; /* parts of sequences: each holds a lookup for queries */

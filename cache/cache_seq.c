@@ -74,12 +74,6 @@ static bool sends_ids(const struct cache *c)
     return c->config.kv_events && c->config.prefix_caching;
 }
 
-/* Whether KV may have to be read before the sequence can use it. */
-static bool reads_slow(const struct cache *c)
-{
-    return (c->config.disk.path || c->pool) && c->config.prefix_caching;
-}
-
 enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
                            uint32_t n_tokens_max, struct cache_seq **out)
 {
@@ -120,7 +114,7 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
             hide_key(s, &s->keys[i]);
     }
     s->end.node = KTREE_ROOT;
-    set_loading(s, reads_slow(c));
+    set_loading(s, cache_reads_slow(c));
     s->own_lookup = STORE_NO_LOOKUP;
     c->n_seqs++;
     *out = s;
@@ -252,7 +246,7 @@ static void let_go(struct cache_seq *s, bool leaves)
     s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
     s->cursor = s->end_cursor = (struct cursor){0};
     s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
-    set_loading(s, reads_slow(s->cache));
+    set_loading(s, cache_reads_slow(s->cache));
     s->has_looked = s->has_chosen = false;
     s->n_offered = s->n_spread = 0;
 }
@@ -388,7 +382,7 @@ uint32_t cache_match(const struct cache_seq *s)
 
 uint32_t cache_match_disk(const struct cache_seq *s)
 {
-    if (!reads_slow(s->cache))
+    if (!cache_reads_slow(s->cache))
         return cache_match(s);
     struct ktree_match m = store_match_all(s->cache->store, s->keys, n_keys_to_match(s));
     uint32_t n = store_match_tokens(s->cache->store, &m), n_memory = cache_match(s);

@@ -100,6 +100,12 @@ struct cache_seq {
     struct kv_key nonce; /* of private keys; zero with prefix caching */
 };
 
+/* Whether KV may have to be read before a sequence can use it. */
+static inline bool cache_reads_slow(const struct cache *c)
+{
+    return (c->config.disk.path || c->pool) && c->config.prefix_caching;
+}
+
 /* Tokens that the block at the cursor will have when it closes. */
 static inline uint32_t cut_len(const struct cache_seq *s, const struct cursor *at)
 {

@@ -223,6 +223,15 @@ void cache_seq_stop_loading(struct cache_seq *s)
     stop_loading(s);
 }
 
+void cache_seq_sleep(struct cache_seq *s)
+{
+    cache_seq_drop(s);
+    stop_loading(s);
+    end_queries(s);
+    set_loading(s, cache_reads_slow(s->cache));
+    s->is_reading = s->has_looked = s->has_chosen = false;
+}
+
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,
                         enum cache_hold_limit *limit)
 {

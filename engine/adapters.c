@@ -12,6 +12,7 @@
 struct adapters {
     struct adapters_config c;
     pthread_mutex_t load_lock; /* one adapter is loaded at a time */
+    bool sleeps;               /* under load_lock */
     pthread_mutex_t lock;      /* of the list */
     struct adapter **list;     /* [n] in the order of loading */
     uint32_t n;
@@ -215,9 +216,31 @@ enum status adapters_load(struct adapters *as, const char *name, const char *dir
                                           .rank_max = as->c.rank_max};
 
     pthread_mutex_lock(&as->load_lock);
-    enum status s = load(as, &source, replace, why);
+    enum status s = as->sleeps ? buf_why(why, ERR_UNAVAILABLE,
+                                         "the model sleeps: POST /wake_up, and load it then")
+                               : load(as, &source, replace, why);
     pthread_mutex_unlock(&as->load_lock);
     return s;
+}
+
+bool adapters_sleep(struct adapters *as)
+{
+    if (!as)
+        return true;
+    if (pthread_mutex_trylock(&as->load_lock) != 0)
+        return false;
+    as->sleeps = true;
+    pthread_mutex_unlock(&as->load_lock);
+    return true;
+}
+
+void adapters_wake(struct adapters *as)
+{
+    if (!as)
+        return;
+    pthread_mutex_lock(&as->load_lock); /* nobody holds it for long: nothing is loaded */
+    as->sleeps = false;
+    pthread_mutex_unlock(&as->load_lock);
 }
 
 enum status adapters_unload(struct adapters *as, const char *name, struct buf *why)

@@ -12,7 +12,8 @@
  * Thread  any: a lock guards the list. adapters_free_unused(): engine thread. adapters_destroy():
  *         no reference is left but those of the list.
  * Errors  adapters_load(): as adapter_load(); ERR_INVALID: the name is taken, or is no name;
- *         ERR_TOO_LARGE: as many adapters as the limit are loaded. adapters_unload():
+ *         ERR_TOO_LARGE: as many adapters as the limit are loaded; ERR_UNAVAILABLE: the weights
+ *         sleep. adapters_unload():
  *         ERR_NOT_FOUND.
  * Units   adapters. */
 #ifndef TARN_ENGINE_ADAPTERS_H
@@ -51,6 +52,11 @@ uint32_t adapters_max(const struct adapters *as);
  * name; else such a name is refused. base: the model's name in lists; NULL: the server's. */
 NODISCARD enum status adapters_load(struct adapters *as, const char *name, const char *dir,
                                     const char *base, bool replace, struct buf *why);
+/* The model's weights are about to sleep: adapters stay, and none is loaded before
+ * adapters_wake(): ERR_UNAVAILABLE. False: one is being loaded just now. Engine thread. as NULL:
+ * there are no adapters. */
+NODISCARD bool adapters_sleep(struct adapters *as);
+void adapters_wake(struct adapters *as);
 /* Take the name away. */
 NODISCARD enum status adapters_unload(struct adapters *as, const char *name, struct buf *why);
 /* A reference, or NULL. as NULL: there are no adapters. */

@@ -295,6 +295,29 @@ void draft_model_close(struct draft_model *m)
     free(m);
 }
 
+void draft_model_sleep(struct draft_model *m)
+{
+    for (uint32_t slot = 0; slot < m->c.n_slots; slot++)
+        draft_model_drop(m, slot);
+    forward_forget(m->forward);
+    device_free(m->device, m->pool.base);
+    m->pool.base = NULL;
+    weights_free(&m->weights);
+}
+
+enum status draft_model_wake(struct draft_model *m, struct buf *why)
+{
+    struct buf words;
+
+    buf_init(&words, BUF_WHY_MAX);
+    enum status s = weights_load(&m->weights, &m->weights_config, &words);
+    if (s == OK && !(m->pool.base = device_alloc(m->device, draft_model_kv_bytes(m)))) {
+        weights_free(&m->weights);
+        s = buf_why(&words, ERR_NOMEM, "out of memory for its KV");
+    }
+    return name_option(s, &words, why);
+}
+
 uint64_t draft_model_weight_bytes(const struct draft_model *m)
 {
     return m->weights.n_bytes;

@@ -65,6 +65,12 @@ NODISCARD enum status draft_model_open(struct draft_model *m, struct device *dev
                                        struct buf *why);
 void draft_model_close(struct draft_model *m); /* NULL is fine */
 
+/* Free weights and KV of the open model; draft_model_wake() loads the weights again. Between the
+ * two, draft_model_drop() alone may be called. */
+void draft_model_sleep(struct draft_model *m);
+/* Errors: as draft_model_open(); the model sleeps on. */
+NODISCARD enum status draft_model_wake(struct draft_model *m, struct buf *why);
+
 uint64_t draft_model_weight_bytes(const struct draft_model *m);
 uint64_t draft_model_kv_bytes(const struct draft_model *m);
 uint32_t draft_model_rows_max(const struct draft_model *m); /* of one forward pass */

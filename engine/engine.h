@@ -2,7 +2,7 @@
  *
  * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
  * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats,
- *         engine_leave_pool, engine_pool_instances, engine_notes and the const getters: any
+ *         engine_leave_pool, engine_pool_instances, engine_notes, sleep and the const getters: any
  *         thread. Everything inside the step: the engine thread alone.
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
@@ -107,6 +107,8 @@ struct engine_config {
                                          Destroyed by its owner after engine_close() */
     bool kv_always_copy;            /* copy between tiers on a host device too (tests) */
     bool check_each_step;           /* recount the cache after every step: slow */
+    uint32_t sleep_idle_s;          /* without requests for so long, weights and KV sleep until
+                                       the next one; 0: never */
     uint64_t seed;                  /* of dummy weights */
     const char *chat_template_file; /* NULL = the model's own */
 };
@@ -181,10 +183,37 @@ NODISCARD enum status engine_session(struct engine *e, uint64_t session, bool cl
  * requests submitted after this call find none of it. */
 void engine_reset_cache(struct engine *e);
 
-/* Run no steps until engine_pause(e, false): requests keep their KV and wait, cancelled ones end,
- * and new ones are taken as far as the queue has room. A drain ends the pause. Any thread. */
-void engine_pause(struct engine *e, bool pauses);
-bool engine_is_paused(const struct engine *e);
+/* Parts that can sleep. While any of them does no step runs: requests wait, cancelled ones end, and
+ * new ones are taken as far as the queue has room. A drain wakes what requests inside need. */
+enum engine_part {
+    ENGINE_STEPS = 1,   /* a pause: everything stays in memory, the KV of requests too */
+    ENGINE_WEIGHTS = 2, /* their memory is given back, that of a draft model too */
+    ENGINE_KV = 4,      /* the KV pool's memory is given back; KV that is nowhere else is lost, and
+                           computed again where a request needs it */
+    ENGINE_PARTS = 7
+};
+struct engine_sleep {
+    unsigned parts; /* of enum engine_part */
+    bool waits;     /* first for the end of the usual requests that are inside now */
+    bool forgets;   /* KV on disk as well */
+};
+/* Let parts sleep, beside those that do. Any thread; does not wait. */
+void engine_sleep(struct engine *e, const struct engine_sleep *s);
+/* Wake parts; weights are loaded again. Any thread; does not wait. */
+void engine_wake(struct engine *e, unsigned parts);
+struct engine_sleep_state {
+    unsigned wanted;   /* parts that are to sleep */
+    unsigned asleep;   /* parts that do */
+    bool is_deep;      /* KV on disk was forgotten, too */
+    enum status error; /* of the last wake, whose parts sleep on; OK: none */
+    char why[BUF_WHY_MAX];
+};
+void engine_sleep_state(struct engine *e, struct engine_sleep_state *out);
+/* Call changed(arg), which must not block, from any thread whenever that state changes, until
+ * engine_sleep_unwatch() with the same arg. ERR_BUSY: too many watch already. */
+#define ENGINE_SLEEP_WATCHERS_MAX 16
+NODISCARD enum status engine_sleep_watch(struct engine *e, void (*changed)(void *arg), void *arg);
+void engine_sleep_unwatch(struct engine *e, void *arg); /* not watching: no effect */
 
 /* Begin to hand over to the other instances of the pool the KV that only this one has. The engine
  * serves as before. No effect without a pool. */

@@ -15,17 +15,6 @@ void engine_reset_cache(struct engine *e)
     ring_poke(&e->submitted);
 }
 
-void engine_pause(struct engine *e, bool pauses)
-{
-    atomic_store(&e->is_paused, pauses);
-    ring_poke(&e->submitted);
-}
-
-bool engine_is_paused(const struct engine *e)
-{
-    return atomic_load(&e->is_paused);
-}
-
 static enum status ask(struct engine *e, struct question *q)
 {
     uint64_t until = clock_now_ns() + ANSWER_WAIT_NS;

@@ -84,7 +84,7 @@ void engine_publish_room(struct engine *e)
                                      scheduler_step_s_max(e->lineup.scheduler));
     double n = fmax(1, floor(n_step / fmax(1, e->mean_computed_tokens)));
 
-    if (n_tokens_free < e->mean_prompt_tokens)
+    if (n_tokens_free < e->mean_prompt_tokens || atomic_load(&e->sleep_wanted))
         n = 0;
     atomic_store(&e->n_prefills_max, (uint32_t)fmin(n, e->config.max_num_seqs));
 }

@@ -74,12 +74,17 @@ struct engine {
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
-    atomic_bool failed;       /* engine_failed() */
-    atomic_bool reset_wanted; /* engine_reset_cache() */
-    atomic_bool is_paused;    /* engine_pause() */
-    atomic_bool is_asked;     /* a question was stored (engine_ask.c) */
-    atomic_bool leave_wanted; /* engine_leave_pool() */
-    atomic_bool has_left;     /* engine_has_left_pool() */
+    atomic_bool failed;               /* engine_failed() */
+    atomic_bool reset_wanted;         /* engine_reset_cache() */
+    atomic_uint sleep_wanted;         /* of enum engine_part: engine_sleep() */
+    atomic_uint asleep;               /* the same, as the engine thread has brought about */
+    _Atomic uint64_t sleep_before_ns; /* usual requests submitted until then end first; 0: none */
+    atomic_bool forget_wanted;        /* KV on disk, too, is to be forgotten */
+    atomic_bool sleeps_deep;          /* that was wanted for the sleep that goes on */
+    atomic_bool sleep_is_auto;        /* a request ends it: sleep_idle_s */
+    atomic_bool is_asked;             /* a question was stored (engine_ask.c) */
+    atomic_bool leave_wanted;         /* engine_leave_pool() */
+    atomic_bool has_left;             /* engine_has_left_pool() */
     _Atomic uint64_t usual_ttft_us;
 
     /* Under stats_lock. */
@@ -87,6 +92,12 @@ struct engine {
     struct engine_stats shared;
     struct question *question; /* NULL: no thread waits for an answer */
     pthread_cond_t answered;   /* on CLOCK_MONOTONIC */
+    struct sleep_watcher {
+        void (*changed)(void *arg); /* NULL: none */
+        void *arg;
+    } sleep_watchers[ENGINE_SLEEP_WATCHERS_MAX];
+    enum status wake_error;
+    char wake_why[BUF_WHY_MAX];
 
     pthread_mutex_t ask_lock; /* held by the thread that asks: one question at a time */
 
@@ -133,6 +144,10 @@ struct engine {
     double mean_computed_tokens; /* the same of prompt tokens that were not cached */
     uint64_t usual_ns;           /* time of usual_ttft_us */
     uint64_t computed_ns;        /* time of the previous step's tokens; 0: no step right before */
+    uint64_t idle_since_ns;      /* without requests; 0: not idle */
+    bool falls_asleep;           /* a part is on its way to sleep: poll soon */
+    bool is_resting;             /* all sequences wait without KV, until the KV pool wakes */
+    uint8_t content_hash[32];    /* of weights that sleep */
 };
 
 /* The words of requests that a dead device ended or refused. */
@@ -279,8 +294,15 @@ bool prompt_is_to_score(const struct sequence *q);
  * any. */
 enum status score_prompts(struct engine *e, bool *scored);
 
+/* --- engine_sleep.c --- */
+
+/* Between two steps: let parts fall asleep, or wake them. Returns whether no step may run. */
+bool engine_advance_sleep(struct engine *e, uint64_t now_ns);
+
 /* step.c: the engine thread's main function, arg = struct engine *. */
 void *engine_loop(void *arg);
+/* End all requests, with these words (constant). */
+void engine_end_all(struct engine *e, enum status error, const char *words);
 /* Publish a snapshot of the statistics. */
 void engine_publish_stats(struct engine *e);
 

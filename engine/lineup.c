@@ -380,6 +380,20 @@ void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns)
     drop(l, slot, now_ns);
 }
 
+void lineup_rest(struct lineup *l, uint64_t now_ns)
+{
+    l->has_ahead = false;
+    for (uint32_t slot = 0; slot < l->n_slots; slot++) {
+        if (!l->seqs[slot].kv)
+            continue;
+        if (!scheduler_seq(l->scheduler, slot).waits)
+            scheduler_on_lost(l->scheduler, slot);
+        cache_seq_sleep(l->seqs[slot].kv);
+        l->seqs[slot].wanted_ns = 0;
+        expect(l, slot, now_ns);
+    }
+}
+
 void lineup_check(const struct lineup *l)
 {
     scheduler_check(l->scheduler);

@@ -112,6 +112,9 @@ void lineup_hold(struct lineup *l, uint32_t i, uint64_t now_ns);
  * all KV of its sequence, which waits again as after a preemption. */
 void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns);
 
+/* The cache is about to sleep: all sequences wait, as after a preemption, and hold no KV. */
+void lineup_rest(struct lineup *l, uint64_t now_ns);
+
 /* scheduler_check(), and ASSERT that scheduler and cache agree on what is computed. O(n). Between
  * two steps. */
 void lineup_check(const struct lineup *l);

@@ -18,6 +18,8 @@
 #define ERROR_RATE 0.02
 /* Poll interval while copies are under way that sequences may wait for. */
 #define COPY_WAIT_NS 200000u
+/* The same in a sleep, where no sequence waits for them. */
+#define SLEEP_WAIT_NS 10000000u
 
 /* --- waking the submitter, ending sequences --- */
 
@@ -553,6 +555,17 @@ static void finish_step(struct engine *e, const struct pick_job *job, bool score
     }
 }
 
+void engine_end_all(struct engine *e, enum status error, const char *words)
+{
+    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {
+        uint32_t slot = e->live_slots[i];
+        struct request *r = e->lineup.seqs[slot].req;
+        r->error = error;
+        r->error_words = words;
+        end_sequence(e, slot, FINISH_ERROR);
+    }
+}
+
 /* The device is dead: end all requests with ERR_UNAVAILABLE; main ends the process. */
 static void fail_all(struct engine *e, const char *words)
 {
@@ -560,13 +573,7 @@ static void fail_all(struct engine *e, const char *words)
               words, e->n_slots - e->n_free_slots);
     atomic_store(&e->failed, true); /* engine_submit() refuses from here on */
     take_submitted(e, clock_now_ns());
-    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {
-        uint32_t slot = e->live_slots[i];
-        struct request *r = e->lineup.seqs[slot].req;
-        r->error = ERR_UNAVAILABLE;
-        r->error_words = DEVICE_FAILED_WORDS;
-        end_sequence(e, slot, FINISH_ERROR);
-    }
+    engine_end_all(e, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
 }
 
 /* End the requests of a failed step, or all requests where the device is dead. */
@@ -702,9 +709,9 @@ void *engine_loop(void *arg)
             copying = true;
         adapters_free_unused(e->adapters);
         engine_advance_contest(e);
-        bool is_paused = atomic_load(&e->is_paused) && !atomic_load(&e->draining);
-        bool holds = false, runs = !is_paused && begin_step(e, now, &holds);
-        bool idle = is_paused || (!runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0);
+        bool sleeps = engine_advance_sleep(e, now);
+        bool holds = false, runs = !sleeps && begin_step(e, now, &holds);
+        bool idle = sleeps || (!runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0);
         if (runs)
             run_step(e, now);
         if (e->config.check_each_step) {
@@ -715,8 +722,10 @@ void *engine_loop(void *arg)
         if (idle) {
             e->computed_ns = 0;
             /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
-            copying = copying || holds || (e->live.n_waiting > 0 && !is_paused);
-            ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
+            copying = copying || holds || e->falls_asleep || e->live.n_waiting > 0 ||
+                      (sleeps && e->n_free_slots < e->n_slots); /* they may be cancelled */
+            uint64_t soon = sleeps && !e->falls_asleep ? SLEEP_WAIT_NS : COPY_WAIT_NS;
+            ring_wait(&e->submitted, copying ? soon : IDLE_WAIT_NS);
         }
     }
     ring_close(&e->submitted);

@@ -12,8 +12,8 @@
 
 /* A mapping that huge pages can back: reading weights from small pages takes 10 % longer. Parts
  * share the huge pages at their ends, so that the last one of a weight is huge too. The slab is cut
- * into parts one after the other. A part that is freed is not used again, since parts are zeroed;
- * the mapping goes with its last part. */
+ * into parts one after the other. A part that is freed gives its pages back and is not used again,
+ * since parts are zeroed; the mapping goes with its last part. */
 struct host_slab {
     char *mapping, *at, *end; /* `at`: behind the last part */
     size_t map_bytes;
@@ -25,6 +25,7 @@ struct host_block {
     _Alignas(64) struct host_block *next;
     struct host_block *prev;
     struct host_slab *slab; /* NULL: from posix_memalign(), freed as a whole */
+    size_t n_bytes;         /* of the payload, with a slab: whole pages */
 };
 
 void host_memory_init(struct host_memory *m)
@@ -81,6 +82,7 @@ static struct host_block *slab_part(struct host_memory *m, size_t n_bytes)
     slab->at += part_bytes;
     slab->n_parts++;
     b->slab = slab;
+    b->n_bytes = part_bytes - PAGE_BYTES;
     return b;
 }
 
@@ -119,8 +121,10 @@ static void release(struct host_memory *m, struct host_block *b)
         free(b);
         return;
     }
-    if (--slab->n_parts > 0)
+    if (--slab->n_parts > 0) {
+        (void)madvise(b + 1, b->n_bytes, MADV_DONTNEED); /* the header's page stays */
         return;
+    }
     if (m->slab == slab)
         m->slab = NULL;
     slab_destroy(slab);

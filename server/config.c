@@ -147,6 +147,9 @@ static const struct option_row rows[] = {
          "memory of the draft model's own KV; 0: for 16 answers of up to 2048 tokens"),
     COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS), "requests that may wait; one more gets 429"),
+    COUNT(NULL, "sleep-idle-seconds", sleep_idle_s, 0, 365 * 86400, "0",
+          "without requests for so long, the memory of weights and KV is given back until the next "
+          "one, which waits for the weights; 0: never"),
     CHOICE_OF(
         NULL, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY, contest_policies,
         "order in which requests run; in each policy a lower `priority` goes first; auto: the "

@@ -80,6 +80,7 @@ struct config {
     char *draft_model; /* empty: none */
     uint64_t draft_kv_bytes;
     uint64_t max_num_queued_reqs;
+    uint64_t sleep_idle_s;   /* 0: never */
     char *scheduling_policy; /* of contest_policies() */
     double max_step_ms;      /* 0: by the device, as the next and starvation_ms */
     double quantum_ms;

@@ -211,6 +211,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.draft_model_dir = null_if(draft_dir, "");
     e.draft_kv_bytes = c->draft_kv_bytes;
     e.max_queued = (uint32_t)c->max_num_queued_reqs;
+    e.sleep_idle_s = (uint32_t)c->sleep_idle_s;
     e.kv_bytes = c->kv_device_bytes;
     e.gpu_memory_utilization = c->gpu_memory_utilization;
     e.batch_invariant = c->batch_invariant;

@@ -83,6 +83,11 @@ static void take_commands(struct pool *p)
         case POOL_REGISTER:
             transport_register(p->transport, c.memory.base, c.memory.n_bytes);
             break;
+        case POOL_UNREGISTER:
+            transport_unregister_all(p->transport);
+            atomic_store(&p->is_unregistered, true);
+            p->has_posted = true; /* the engine waits for it */
+            break;
         }
     }
 }

@@ -104,6 +104,10 @@ NODISCARD enum status pool_open(struct pool **out, const struct pool_config *con
 void pool_close(struct pool *p); /* NULL is fine. No read is under way, nothing is lent */
 /* Memory from which blocks will be lent. Before the first pool_lend(). */
 void pool_register(struct pool *p, const void *base, uint64_t n_bytes);
+/* All registered memory is about to be freed; nothing is lent. Once pool_is_unregistered() is true
+ * the pool does not know that memory any more, and other memory may be registered. */
+void pool_unregister(struct pool *p);
+bool pool_is_unregistered(const struct pool *p);
 
 /* --- pull --- */
 

@@ -27,6 +27,17 @@ void pool_register(struct pool *p, const void *base, uint64_t n_bytes)
     post(p, &(struct pool_command){.kind = POOL_REGISTER, .memory = {base, n_bytes}});
 }
 
+void pool_unregister(struct pool *p)
+{
+    atomic_store(&p->is_unregistered, false);
+    post_index(p, POOL_UNREGISTER, 0);
+}
+
+bool pool_is_unregistered(const struct pool *p)
+{
+    return atomic_load(&p->is_unregistered);
+}
+
 /* Half of the queue is more than all slots need. */
 void pool_set_load(struct pool *p, const struct pool_load *load)
 {

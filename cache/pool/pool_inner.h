@@ -73,7 +73,8 @@ enum pool_command_kind {
     POOL_OFFER,  /* offer `index` */
     POOL_LEAVE,
     POOL_LOAD,
-    POOL_REGISTER
+    POOL_REGISTER,
+    POOL_UNREGISTER
 };
 struct pool_command {
     enum pool_command_kind kind;
@@ -372,6 +373,7 @@ struct pool {
     struct spsc *attend_in, *attend_out;  /* pool -> query thread, and back: numbers */
     _Atomic bool is_asleep, is_stopping;
     _Atomic bool can_look; /* the directory answers, and another instance is alive */
+    _Atomic bool is_unregistered;
     _Atomic uint32_t n_offers;
     _Atomic uint32_t attend_sleeps; /* futex of the query thread: 1 while it sleeps */
     _Atomic uint64_t query_ns[DIRECTORY_INSTANCES_MAX]; /* of peers: the mean time of a query */

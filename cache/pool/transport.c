@@ -105,6 +105,12 @@ void transport_register(struct transport *t, const void *base, uint64_t n_bytes)
         t->ops->register_memory(t, base, n_bytes);
 }
 
+void transport_unregister_all(struct transport *t)
+{
+    if (t->ops->unregister_all)
+        t->ops->unregister_all(t);
+}
+
 int transport_fd(const struct transport *t)
 {
     return t->ops->fd(t);

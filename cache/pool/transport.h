@@ -65,6 +65,8 @@ const char *transport_kind(const struct transport *t); /* "tcp", "ucx" */
 const char *transport_address(const struct transport *t);
 /* Memory from which payload will be sent often: registered once where that helps. Optional. */
 void transport_register(struct transport *t, const void *base, uint64_t n_bytes);
+/* The registered memory is about to be freed; no payload of it is under way. */
+void transport_unregister_all(struct transport *t);
 
 /* A file descriptor that is readable when transport_progress() has something to do. It may be
  * waited on only right after transport_progress() returned true, with no other call in between. */

@@ -27,6 +27,7 @@ struct transport_ops {
                                   socklen_t n_listen, struct buf *why);
     void (*close)(struct transport *t);
     void (*register_memory)(struct transport *t, const void *base, uint64_t n_bytes);
+    void (*unregister_all)(struct transport *t);
     int (*fd)(const struct transport *t);
     /* Returns whether the descriptor may be waited on if no note is posted. */
     bool (*progress)(struct transport *t, uint64_t now_ns);

@@ -94,6 +94,14 @@ static void ucx_register(struct transport *t, const void *base, uint64_t n_bytes
         ux->n_regions++;
 }
 
+static void ucx_unregister_all(struct transport *t)
+{
+    struct ux *ux = t->state;
+
+    while (ux->n_regions > 0)
+        ucx.ucp_mem_unmap(ux->context, ux->regions[--ux->n_regions]);
+}
+
 static ucs_status_t make_context(struct ux *ux)
 {
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
@@ -159,8 +167,7 @@ static void ucx_close(struct transport *t)
         ucx.ucp_listener_destroy(ux->listener);
     if (ux->worker)
         ucx.ucp_worker_destroy(ux->worker);
-    for (uint32_t i = 0; i < ux->n_regions; i++)
-        ucx.ucp_mem_unmap(ux->context, ux->regions[i]);
+    ucx_unregister_all(t);
     if (ux->context)
         ucx.ucp_cleanup(ux->context);
     free(ux->regions);
@@ -200,6 +207,7 @@ static const struct transport_ops ucx_ops = {
     .open = ucx_open,
     .close = ucx_close,
     .register_memory = ucx_register,
+    .unregister_all = ucx_unregister_all,
     .fd = ucx_fd,
     .progress = ux_progress,
     .connect = ux_connect,

@@ -301,6 +301,12 @@ uint32_t store_forget(struct store *st, const struct kv_key *first);
 /* Returns true while moves are under way. */
 bool store_poll(struct store *st, uint64_t now_ns);
 void store_reset(struct store *st);
+/* Forget what lies in memory only, and begin no more reads and loans until store_wake(). What is
+ * being written to disk is written first. No sequence holds blocks. True: all blocks in memory are
+ * free; false: moves or loans are under way, call again after the next store_poll(). */
+bool store_sleep(struct store *st);
+/* The tiers in memory are awake. */
+void store_wake(struct store *st);
 void store_stats(const struct store *st, struct cache_stats *out);
 void store_check(const struct store *st);
 /* See cache_find_span(). */

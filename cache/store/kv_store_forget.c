@@ -1,6 +1,9 @@
-/* kv_store_forget.c - erasing on request, and reset. */
+/* kv_store_forget.c - erasing on request, reset, and sleep. */
 #include "base/check.h"
 #include "cache/store/kv_store_slow.h"
+
+/* The longest that store_sleep() waits for writes to disk. */
+#define SLEEP_WRITE_NS UINT64_C(10000000000)
 
 static void copy_evicted(const struct store *st, uint64_t out[CACHE_N_TIERS])
 {
@@ -26,12 +29,23 @@ static void reset_disk(struct store *st)
     drop_all_of_disk(st);
 }
 
-void store_reset(struct store *st)
+/* Forget what lies in memory, except what is pinned. */
+static void empty_memory(struct store *st)
 {
     uint64_t n_evicted[CACHE_N_TIERS], n_lost = st->n_expected_lost;
     struct replace_victim victim;
 
     copy_evicted(st, n_evicted);
+    while (st->n_tiers > 1 && evict_from_host(st)) {
+    }
+    while (replace_evict(st->policy, CACHE_DEVICE, &victim) == OK)
+        (void)leave_device(st, st->node_of[victim.id]);
+    restore_evicted(st, n_evicted);
+    st->n_expected_lost = n_lost;
+}
+
+void store_reset(struct store *st)
+{
     complete_moves(st, true);
     drop_holds(st);
     drop_sessions(st);
@@ -39,12 +53,38 @@ void store_reset(struct store *st)
         reset_remote(st);
     if (st->disk)
         reset_disk(st);
-    while (st->n_tiers > 1 && evict_from_host(st)) {
-    }
-    while (replace_evict(st->policy, CACHE_DEVICE, &victim) == OK)
-        (void)leave_device(st, st->node_of[victim.id]);
-    restore_evicted(st, n_evicted);
-    st->n_expected_lost = n_lost;
+    empty_memory(st);
+}
+
+/* --- sleep --- */
+
+static bool is_free(const struct tier *t)
+{
+    return !t || tier_is_asleep(t) || tier_n_free(t) == tier_n_blocks(t);
+}
+
+bool store_sleep(struct store *st)
+{
+    struct store_disk *d = st->disk;
+
+    if (!st->sleeps)
+        st->sleep_ns = st->now_ns;
+    st->sleeps = true;
+    if (d)
+        d->at_preload = d->n_preload;
+    if (d && d->n_offers + d->n_writing > 0 && !tier_is_hung(d->slow.t) &&
+        st->now_ns < st->sleep_ns + SLEEP_WRITE_NS)
+        return false;
+    complete_moves(st, true);
+    empty_memory(st);
+    return is_free(device_tier(st)) && is_free(host_tier(st));
+}
+
+void store_wake(struct store *st)
+{
+    st->sleeps = false;
+    st->pool.base = tier_device_memory(device_tier(st));
+    st->n_load_events++; /* waiting sequences may be loaded again */
 }
 
 /* --- forgetting a subtree --- */

@@ -16,7 +16,7 @@
  *   kv_store_bequeath.c  private KV that is handed over when its sequence ends
  *   kv_store_lend.c    what other instances get; leaving the pool; the price of replicas
  *   kv_store_index.c   entering the records of the disk into the tree at start
- *   kv_store_forget.c  erasing on request, and reset
+ *   kv_store_forget.c  erasing on request, reset, sleep
  *   kv_store_path.c    paths of sequences: match, attach, append, tails
  *   kv_store_look.c    statistics, checks, top spans
  *   kv_store.c         create, destroy, private blocks, poll
@@ -151,6 +151,8 @@ struct store {
     uint32_t n_prefetched;     /* device blocks */
     uint32_t n_orphans;        /* nodes */
     uint32_t n_reserve;        /* device blocks that prefetching leaves free */
+    bool sleeps;               /* store_sleep() */
+    uint64_t sleep_ns;         /* of its first call */
     bool is_ahead;             /* moves are counted as made ahead, not on demand */
 
     uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;

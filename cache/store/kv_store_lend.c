@@ -64,7 +64,7 @@ static bool lend_node(struct store *st, uint32_t node)
     enum cache_tier from = st->copies || !lies_in(&look, CACHE_DEVICE) ? CACHE_HOST : CACHE_DEVICE;
 
     if (info->n_lent == 0) {
-        if (info->is_orphan || !st->tier[from].t ||
+        if (info->is_orphan || !st->tier[from].t || st->sleeps ||
             st->remote->n_lent[from] + look.n_blocks > lent_max(st, from) ||
             (!lies_in(&look, from) && (is_moving(st, node) || !copy_to_host(st, node))))
             return false;
@@ -610,7 +610,7 @@ static void take_offers(struct store *st)
     struct pool_offer offer;
 
     while (pool_next_offer(st->remote->pool, &offer))
-        if (!is_path(&offer) || !adopt_lookup(st, &offer))
+        if (st->sleeps || !is_path(&offer) || !adopt_lookup(st, &offer))
             pool_forget(st->remote->pool, offer.ticket);
 }
 

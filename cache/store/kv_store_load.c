@@ -84,6 +84,8 @@ enum status begin_read(struct store *st, uint32_t node, const void *owner, doubl
     uint32_t n = look.n_blocks;
     enum status s;
 
+    if (st->sleeps)
+        return ERR_UNAVAILABLE;
     if (!u || !tier_stage(w->t, u->buffers, n))
         return ERR_BUSY;
     ktree_slots(st->tree, node, w->which, u->blocks, n);

@@ -22,7 +22,7 @@ static void count_tier(const struct store *st, enum cache_tier which,
         replace_stats(st->policy, order_of(st, which), &policy);
     *out = (struct cache_tier_stats){
         .n_blocks = tier_n_blocks(t->t),
-        .n_free = tier_n_free(t->t),
+        .n_free = tier_is_asleep(t->t) ? tier_n_blocks(t->t) : tier_n_free(t->t),
         .n_cached = tree->n_blocks_in[which] - t->n_filling,
         .n_in_transfer = t->n_filling + t->n_placing + moves.n_arriving + moves.n_leaving,
         .n_nodes = policy.n_entries,
@@ -112,9 +112,8 @@ static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8
                              uint32_t n_ids)
 {
     const struct tier *t = st->tier[tier].t;
-    uint32_t n_seen = tier_n_free(t), slots[NODE_N_BLOCKS_MAX];
+    uint32_t n_seen = tier_check_free(t, seen, n_ids), slots[NODE_N_BLOCKS_MAX];
 
-    tier_check_free(t, seen, n_ids);
     for (uint32_t x = KTREE_ROOT, next; x != KTREE_NONE; x = next) {
         struct ktree_node look = ktree_look(st->tree, x);
 

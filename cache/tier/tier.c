@@ -44,12 +44,12 @@ uint32_t tier_n_blocks(const struct tier *t)
 
 uint32_t tier_n_free(const struct tier *t)
 {
-    return t->n_free;
+    return t->is_asleep ? 0 : t->n_free;
 }
 
 uint32_t tier_n_free_soon(const struct tier *t)
 {
-    return t->n_free + t->n_leaving;
+    return tier_n_free(t) + t->n_leaving;
 }
 
 uint32_t tier_capacity(const struct tier *t)
@@ -65,7 +65,7 @@ void tier_push(struct tier *t, uint32_t block)
 
 bool tier_reserve(struct tier *t, uint32_t *blocks, uint32_t n)
 {
-    if (t->n_free < n)
+    if (tier_n_free(t) < n)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         blocks[i] = t->free_blocks[--t->n_free];
@@ -98,7 +98,31 @@ void *tier_memory(const struct tier *t, uint32_t block)
 
 bool tier_is_addressable(const struct tier *t)
 {
-    return t->memory != NULL;
+    return t->is_addressable;
+}
+
+/* --- sleep --- */
+
+void tier_sleep(struct tier *t)
+{
+    ASSERT(t->n_free == t->n_blocks && !t->is_asleep);
+    prefault_destroy(t->prefault);
+    t->prefault = NULL;
+    t->ops->sleep(t);
+    t->is_asleep = true;
+}
+
+enum status tier_wake(struct tier *t)
+{
+    enum status s = t->is_asleep ? t->ops->wake(t) : OK;
+
+    t->is_asleep = s != OK;
+    return s;
+}
+
+bool tier_is_asleep(const struct tier *t)
+{
+    return t->is_asleep;
 }
 
 /* --- moves --- */
@@ -222,8 +246,9 @@ uint64_t tier_extent_bytes(const struct tier *t)
     return t->extent_bytes;
 }
 
-void tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids)
+uint32_t tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids)
 {
     for (uint32_t i = 0; i < t->n_free; i++)
         ASSERT(t->free_blocks[i] < n_ids && !seen[t->free_blocks[i]]++);
+    return t->n_free;
 }

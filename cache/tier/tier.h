@@ -67,6 +67,16 @@ void *tier_memory(const struct tier *t, uint32_t block);
 /* Whether the host can address the blocks, so that moves are immediate. */
 bool tier_is_addressable(const struct tier *t);
 
+/* --- sleep: tiers in memory --- */
+
+/* Give the memory of the blocks back to the system. All blocks are free, and no move is under way.
+ * From then on no block is free, and none can be reserved. */
+void tier_sleep(struct tier *t);
+/* Take memory again, perhaps at another address. ERR_NOMEM: the tier sleeps on. A host tier in
+ * shared memory wakes after the device tier. */
+NODISCARD enum status tier_wake(struct tier *t);
+bool tier_is_asleep(const struct tier *t);
+
 /* --- moves --- */
 
 /* A persistent tier stores this record beside each block, to find the block after a restart. */
@@ -161,8 +171,9 @@ struct tier_stats {
 void tier_stats(const struct tier *t, struct tier_stats *out);
 /* Bytes that moving one block takes: of a block, on disk of its extent. */
 uint64_t tier_extent_bytes(const struct tier *t);
-/* Count each free block in seen [n_ids] and ASSERT that no block was counted before. */
-void tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids);
+/* Count each block that is free, or would be if the tier did not sleep, in seen [n_ids], and ASSERT
+ * that none was counted before. Returns their number. */
+uint32_t tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids);
 
 /* --- opening --- */
 

@@ -30,7 +30,8 @@ struct move {
 struct tier_device {
     struct tier base;
     struct device *device;
-    unsigned char *pool;
+    unsigned char *pool; /* NULL: asleep */
+    size_t pool_bytes;
     /* A ring, oldest move first. */
     struct move moves[N_MOVES];
     uint32_t first, n_moves;
@@ -232,28 +233,6 @@ static void device_close_tier(struct tier *t)
     free(d);
 }
 
-static const struct tier_ops separate_ops = {.close = device_close_tier,
-                                             .read = device_read,
-                                             .write = device_write,
-                                             .poll = device_poll,
-                                             .is_busy = device_is_busy,
-                                             .order = device_order,
-                                             .reap = device_reap,
-                                             .can_move = device_can_move,
-                                             .wait = device_wait};
-
-static const struct tier_ops addressable_ops = {
-    .close = device_close_tier, .read = tier_copy_out, .write = tier_copy_in};
-
-static enum status init_moves(struct tier_device *d)
-{
-    enum status s = device_event_create(d->device, &d->compute_done);
-
-    for (uint32_t i = 0; s == OK && i < N_MOVES; i++)
-        s = device_event_create(d->device, &d->moves[i].event);
-    return s;
-}
-
 /* Without the thread, pages come when they are written. */
 static void start_prefault(struct tier_device *d)
 {
@@ -262,6 +241,58 @@ static void start_prefault(struct tier_device *d)
     if (n_bytes >= PREFAULT_BYTES_MIN)
         d->base.prefault = prefault_create(d->pool, n_bytes,
                                            ahead < PREFAULT_AHEAD_MAX ? ahead : PREFAULT_AHEAD_MAX);
+}
+
+static enum status device_wake(struct tier *t)
+{
+    struct tier_device *d = of(t);
+
+    d->pool = device_alloc(d->device, d->pool_bytes);
+    if (!d->pool)
+        return ERR_NOMEM;
+    device_place(d->device, d->pool, d->pool_bytes, DEVICE_INTERLEAVED);
+    if (!t->is_addressable)
+        return OK;
+    t->memory = d->pool;
+    start_prefault(d);
+    return OK;
+}
+
+static void device_sleep(struct tier *t)
+{
+    struct tier_device *d = of(t);
+
+    ASSERT(d->n_moves == 0);
+    device_free(d->device, d->pool);
+    d->pool = NULL;
+    t->memory = NULL;
+}
+
+static const struct tier_ops separate_ops = {.close = device_close_tier,
+                                             .read = device_read,
+                                             .write = device_write,
+                                             .poll = device_poll,
+                                             .is_busy = device_is_busy,
+                                             .order = device_order,
+                                             .reap = device_reap,
+                                             .can_move = device_can_move,
+                                             .wait = device_wait,
+                                             .sleep = device_sleep,
+                                             .wake = device_wake};
+
+static const struct tier_ops addressable_ops = {.close = device_close_tier,
+                                                .read = tier_copy_out,
+                                                .write = tier_copy_in,
+                                                .sleep = device_sleep,
+                                                .wake = device_wake};
+
+static enum status init_moves(struct tier_device *d)
+{
+    enum status s = device_event_create(d->device, &d->compute_done);
+
+    for (uint32_t i = 0; s == OK && i < N_MOVES; i++)
+        s = device_event_create(d->device, &d->moves[i].event);
+    return s;
 }
 
 enum status tier_device_open(struct tier **out, const struct tier_device_config *c)
@@ -273,24 +304,18 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
     if (!d)
         return ERR_NOMEM;
     d->device = c->device;
+    d->pool_bytes = c->block_bytes * ((size_t)c->n_blocks + c->n_shared);
+    d->base.is_addressable = !c->is_separate;
     s = tier_init(&d->base, c->is_separate ? &separate_ops : &addressable_ops, c->block_bytes,
                   c->n_blocks);
     if (s == OK && c->is_separate && c->has_other_tiers)
         s = init_moves(d);
-    if (s == OK) {
-        size_t n_bytes = c->block_bytes * ((size_t)c->n_blocks + c->n_shared);
-        d->pool = device_alloc(c->device, n_bytes);
-        s = d->pool ? OK : ERR_NOMEM;
-        if (s == OK)
-            device_place(c->device, d->pool, n_bytes, DEVICE_INTERLEAVED);
-    }
+    if (s == OK)
+        s = device_wake(&d->base);
     if (s != OK) {
         tier_close(&d->base);
         return s;
     }
-    d->base.memory = c->is_separate ? NULL : d->pool;
-    if (d->base.memory)
-        start_prefault(d);
     d->base.memory_bytes += sizeof *d;
     tier_fill(&d->base, 0);
     *out = &d->base;

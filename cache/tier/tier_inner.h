@@ -32,11 +32,14 @@ struct tier_ops {
     void (*unstage)(struct tier *t, void *const *buffers, uint32_t n);
     enum tier_found (*look)(struct tier *t, uint32_t block, struct tier_record *out);
     void (*stats)(const struct tier *t, struct tier_stats *out);
+    void (*sleep)(struct tier *t);
+    enum status (*wake)(struct tier *t);
 };
 
 struct tier {
     const struct tier_ops *ops;
-    unsigned char *memory; /* of block 0; NULL: the host cannot address it */
+    unsigned char *memory; /* of block 0; NULL: the host cannot address it, or it sleeps */
+    bool is_addressable, is_asleep;
     uint64_t block_bytes, extent_bytes;
     uint32_t n_blocks, n_capacity, n_buffers;
     uint32_t n_free, n_leaving, n_arriving;

@@ -392,6 +392,12 @@ enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n, 
     return s == OK ? take_output(f, n, logits) : s;
 }
 
+void forward_forget(struct forward *f)
+{
+    if (f->graphs)
+        step_graphs_forget(f->graphs);
+}
+
 struct step_graphs_stats forward_graphs(const struct forward *f)
 {
     return f->graphs ? step_graphs_stats(f->graphs) : (struct step_graphs_stats){0};

@@ -47,6 +47,9 @@ void forward_destroy(struct forward *f); /* NULL is fine */
 /* Decode steps that were recorded and replayed until now. */
 struct step_graphs_stats forward_graphs(const struct forward *f);
 
+/* Weights or KV pool are about to be freed: forget the recorded steps, which name their memory. */
+void forward_forget(struct forward *f);
+
 /* Run the batch; *logits is host memory [batch->n_out, V] (device memory with device_logits), valid
  * until the next run; the caller may change it. */
 NODISCARD enum status forward_run(struct forward *f, struct batch *batch,

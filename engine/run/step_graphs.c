@@ -32,13 +32,20 @@ enum status step_graphs_create(struct step_graphs **out, struct device *d)
     return OK;
 }
 
+void step_graphs_forget(struct step_graphs *g)
+{
+    (void)!device_stream_wait(g->d, NULL); /* a graph may be running */
+    for (size_t i = 0; i < STEP_GRAPHS_MAX; i++) {
+        device_graph_destroy(g->d, g->table[i].graph);
+        g->table[i] = (struct entry){0};
+    }
+}
+
 void step_graphs_destroy(struct step_graphs *g)
 {
     if (!g)
         return;
-    (void)!device_stream_wait(g->d, NULL); /* a graph may be running */
-    for (size_t i = 0; i < STEP_GRAPHS_MAX; i++)
-        device_graph_destroy(g->d, g->table[i].graph);
+    step_graphs_forget(g);
     free(g);
 }
 

@@ -49,6 +49,8 @@ struct step_bucket step_bucket_for(uint32_t n_rows, uint32_t n_segments, uint32_
  * of the device. The step is launched or replayed. */
 NODISCARD enum status step_graphs_run(struct step_graphs *g, const struct step_bucket *bucket,
                                       enum status (*record)(void *arg), void *arg);
+/* Forget all recordings: memory that they name is about to be freed. */
+void step_graphs_forget(struct step_graphs *g);
 struct step_graphs_stats step_graphs_stats(const struct step_graphs *g);
 
 #endif

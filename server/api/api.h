@@ -33,8 +33,7 @@ void api_score(struct server *srv, struct http_exchange *x);
 void api_classify(struct server *srv, struct http_exchange *x);
 void api_adapter_load(struct server *srv, struct http_exchange *x);
 void api_adapter_unload(struct server *srv, struct http_exchange *x);
-void api_media(struct server *srv, struct http_exchange *x); /* 501, as the next */
-void api_sleep(struct server *srv, struct http_exchange *x);
+void api_media(struct server *srv, struct http_exchange *x); /* 501 */
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);
 void api_model(struct server *srv, struct http_exchange *x); /* /v1/models/{id} */
@@ -47,6 +46,10 @@ void api_cache(struct server *srv, struct http_exchange *x);
 void api_pause(struct server *srv, struct http_exchange *x);
 void api_resume(struct server *srv, struct http_exchange *x);
 void api_is_paused(struct server *srv, struct http_exchange *x);
+void api_sleep(struct server *srv, struct http_exchange *x);
+void api_release(struct server *srv, struct http_exchange *x);
+void api_wake(struct server *srv, struct http_exchange *x);
+void api_is_sleeping(struct server *srv, struct http_exchange *x);
 void api_cache_reset(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_instances(struct server *srv, struct http_exchange *x);

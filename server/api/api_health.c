@@ -21,6 +21,15 @@ void api_health_live(struct server *srv, struct http_exchange *x)
     reply_json(x, "{\"status\":\"live\"}");
 }
 
+/* A server that sleeps is ready: requests wait, as in vLLM. */
+static bool is_asleep(struct server *srv)
+{
+    struct engine_sleep_state s;
+
+    engine_sleep_state(srv->engine, &s);
+    return s.asleep != 0;
+}
+
 void api_health_ready(struct server *srv, struct http_exchange *x)
 {
     if (engine_failed(srv->engine))
@@ -28,7 +37,8 @@ void api_health_ready(struct server *srv, struct http_exchange *x)
     else if (atomic_load(&srv->draining))
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
     else
-        reply_json(x, "{\"status\":\"ready\"}");
+        reply_json(x, is_asleep(srv) ? "{\"status\":\"ready\",\"is_sleeping\":true}"
+                                     : "{\"status\":\"ready\"}");
 }
 
 void api_version(struct server *srv, struct http_exchange *x)

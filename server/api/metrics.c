@@ -63,6 +63,20 @@ static void write_cache_config(struct page *p, const struct server *srv)
     page_sample(p, "vllm:cache_config_info", more, 1);
 }
 
+/* A pause alone is none of the three, as in vLLM. */
+static void write_sleep_state(struct page *p, const struct server *srv)
+{
+    static const char name[] = "vllm:engine_sleep_state";
+    struct engine_sleep_state s;
+
+    engine_sleep_state(srv->engine, &s);
+    bool has_slept = s.asleep & (ENGINE_WEIGHTS | ENGINE_KV);
+    page_head(p, name, "gauge", "Whether memory of weights and KV was given back (POST /sleep).");
+    page_sample(p, name, ",sleep_state=\"awake\"", !s.asleep);
+    page_sample(p, name, ",sleep_state=\"weights_offloaded\"", has_slept && !s.is_deep);
+    page_sample(p, name, ",sleep_state=\"discard_all\"", has_slept && s.is_deep);
+}
+
 static void write_gauges(struct page *p, const struct server *srv, const struct engine_stats *st)
 {
     const struct cache_tier_stats *device = &st->cache.tier[CACHE_DEVICE];
@@ -72,6 +86,7 @@ static void write_gauges(struct page *p, const struct server *srv, const struct 
                st->n_waiting);
     page_gauge(p, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.",
                device->n_blocks ? (double)device->n_in_use / device->n_blocks : 0);
+    write_sleep_state(p, srv);
     write_cache_config(p, srv);
 }
 

@@ -130,6 +130,10 @@ const char *http_path(const struct http_exchange *x);
 const char *http_header(const struct http_exchange *x, const char *name); /* NULL when absent */
 /* "5" for "n" in "/path?n=5"; NULL when absent or without "=". */
 const char *http_query(const struct http_exchange *x, const char *name);
+/* List the values of an argument that may come several times, at most n_max; NULL: without "=".
+ * Returns how many there are. */
+size_t http_query_all(const struct http_exchange *x, const char *name, const char **out,
+                      size_t n_max);
 bool http_has_query(const struct http_exchange *x); /* whether there is any query argument */
 const struct buf *http_body(const struct http_exchange *x);
 /* Move the body to *out, which need not be initialized: for work that goes on behind handle(). The

@@ -1,6 +1,7 @@
 #include "server/http/http_exchange.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "server/http/http_slot.h"
@@ -28,6 +29,34 @@ const char *http_header(const struct http_exchange *x, const char *name)
 const char *http_query(const struct http_exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+struct query_list {
+    const char *name, **out;
+    size_t n, n_max;
+};
+
+static enum MHD_Result add_query(void *arg, enum MHD_ValueKind kind, const char *key,
+                                 const char *value)
+{
+    struct query_list *l = arg;
+
+    (void)kind;
+    if (strcmp(key, l->name) != 0)
+        return MHD_YES;
+    if (l->n < l->n_max)
+        l->out[l->n] = value;
+    l->n++;
+    return MHD_YES;
+}
+
+size_t http_query_all(const struct http_exchange *x, const char *name, const char **out,
+                      size_t n_max)
+{
+    struct query_list l = {name, out, 0, n_max};
+
+    (void)MHD_get_connection_values(x->connection, MHD_GET_ARGUMENT_KIND, add_query, &l);
+    return l.n;
 }
 
 bool http_has_query(const struct http_exchange *x)

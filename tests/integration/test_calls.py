@@ -141,7 +141,7 @@ def a_paused_engine_runs_nothing_until_it_is_resumed() -> None:
         assert admin("POST", "/resume")[0] == 200
     for path in ("/pause?mode=in_place", "/resume", "/pause_generation?mode=keep", "/resume"):
         assert admin("POST", path)[0] == 200
-    assert admin("POST", "/pause?mode=wait")[1]["error"]["param"] == "mode"
+    assert admin("POST", "/pause?mode=often")[1]["error"]["param"] == "mode"
     assert post("/pause", {})[0] == 403
 
 

@@ -100,9 +100,6 @@ def what_is_not_built_is_501() -> None:
                  "images/generations", "images/edits", "images/variations"):
         status, _, answer = SERVER.request("POST", "/v1/" + path, {"model": "x"})
         assert status == 501 and answer["error"]["code"] == "not_implemented", answer
-    for path in ("/sleep", "/wake_up", "/release_memory_occupation", "/resume_memory_occupation"):
-        status, _, answer = SERVER.request("POST", path, {})
-        assert status == 501 and answer["error"]["code"] == "not_implemented", answer
 
 
 def what_is_refused_is_refused_by_name() -> None:

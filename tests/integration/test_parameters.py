@@ -50,6 +50,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "DocumentChange": {},
     "PreambleRequest": {"system": "be short"},
     "AbortRequest": {"request_ids": []},
+    "SleepTags": {},
     "AdapterLoad": {"lora_name": "known", "lora_path": "known", "load_inplace": True},
     "AdapterUnload": {"lora_name": "known"},
 }
@@ -130,6 +131,7 @@ GOOD: dict[str, list[Value | With]] = {
     "sampling_params": [{"max_tokens": 2, "seed": 1, "stop": ["x"], "logprobs": 1}],
 }
 OWN: dict[str, dict[str, list[Value | With]]] = {
+    "SleepTags": {"tags": []},  # test_sleep.py: the other requests would wait
     "CompletionRequest": {"logprobs": [2]},
     "ChatRequest": {"logprobs": [True]},
     "MessagesRequest": {

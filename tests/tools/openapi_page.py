@@ -30,7 +30,7 @@ PAGE = REPO / "docs" / "user" / "parameters.md"
 SENT = REPO / "tests" / "integration" / "sent.json"
 COMMAND = "tests/tools/openapi_page.py"
 REFUSED = ("NOT_SET", "REFUSED")
-NOT_DESCRIBED = ("api_media", "api_sleep")  # handlers whose only answer is 501
+NOT_DESCRIBED = ("api_media",)  # handlers whose only answer is 501
 
 # --- the server's tables ---
 
@@ -148,6 +148,7 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
     "TokenizeRequest": (of.TOKENIZE, (), ("api_tokenize.c", "tokenize_fields")),
     "GenerateRequest": (of.GENERATE, ("token_ids",), ("api_generate.c", "fields")),
     "AbortRequest": (of.ABORT, (), None),
+    "SleepTags": (of.SLEEP_TAGS, (), None),
     "AdapterLoad": (of.ADAPTER_LOAD, ("lora_name", "lora_path"), None),
     "AdapterUnload": (of.ADAPTER_UNLOAD, ("lora_name",), None),
     "DetokenizeRequest": (of.DETOKENIZE, ("tokens",), ("api_tokenize.c", "detokenize_fields")),
@@ -157,7 +158,7 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
     "PreambleRequest": (of.PREAMBLE, ("system",), ("api_preambles.c", "members")),
 }
 OBJECT = "Object"
-PAUSE_MODE = of.one_of("abort", "keep", "in_place")
+PAUSE_MODE = of.one_of("abort", "wait", "keep", "in_place")
 # Method, path, body, answer, whether it streams on request, query, what it does.
 Query = dict[str, Schema]
 OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
@@ -239,6 +240,14 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("POST", "/resume", "", OBJECT, False, {}, "Run steps again"),
     ("POST", "/continue_generation", "", OBJECT, False, {}, "The same"),
     ("GET", "/is_paused", "", OBJECT, False, {}, "Whether the engine is paused"),
+    ("POST", "/sleep", "", OBJECT, False, {"level": integer(0, 2), "mode": PAUSE_MODE},
+     "Give the memory of weights and KV back"),
+    ("POST", "/wake_up", "", OBJECT, False, {"tags": of.SLEEP_TAG}, "Wake all of it, or parts"),
+    ("GET", "/is_sleeping", "", OBJECT, False, {}, "Which parts sleep"),
+    ("POST", "/release_memory_occupation", "SleepTags", OBJECT, False, {},
+     "The same as /sleep, by tags; requests are kept"),
+    ("POST", "/resume_memory_occupation", "SleepTags", OBJECT, False, {},
+     "The same as /wake_up"),
     ("POST", "/reset_prefix_cache", "", OBJECT, False, {}, "Evict what no request uses"),
     ("POST", "/flush_cache", "", OBJECT, False, {}, "The same"),
     ("GET", "/openapi.json", "", OBJECT, False, {}, "This document"),
@@ -379,6 +388,7 @@ SECTIONS = [
     ("DetokenizeRequest", ["test_http.py"]),
     ("GenerateRequest", []),
     ("AbortRequest", []),
+    ("SleepTags", []),
     ("AdapterLoad", ["test_adapters.py"]),
     ("AdapterUnload", ["test_adapters.py"]),
     ("DocumentRequest", ["test_documents_api.py"]),

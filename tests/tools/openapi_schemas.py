@@ -374,6 +374,8 @@ GENERATE = {
         "return_timings", "session_id", "request_id")}}
 ABORT = {"request_ids": array(string(), maxItems=1024), "rid": string("how ids begin", minLength=1),
          "abort_all": switch("all calls of the key's tenant")}
+SLEEP_TAG = one_of("weights", "kv_cache", "scheduling")
+SLEEP_TAGS = {"tags": array(SLEEP_TAG, maxItems=8)}
 ADAPTER_UNLOAD = {"lora_name": string(minLength=1, maxLength=255)}
 ADAPTER_LOAD = {**ADAPTER_UNLOAD,
                 "lora_path": string("a folder, absolute or in that of --lora-dir", minLength=1),

@@ -56,7 +56,8 @@ struct world {
     struct map known; /* short keys of all closed blocks ever committed */
     uint64_t n_hits, n_tails, now_ns;
     uint64_t n_loads, n_found, n_erased, n_left_behind; /* of the disk tier */
-    struct cache_stats sum;                             /* totals of the caches that were closed */
+    uint64_t n_sleeps;
+    struct cache_stats sum; /* totals of the caches that were closed */
     struct kv_key many_keys[2][N_IDS_MAX];
     uint32_t segment_tokens;
     bool has_disk;

@@ -470,6 +470,45 @@ static void print_life(const struct world *w, const struct kind *k, const struct
            (unsigned long long)st->n_expected_lost, (unsigned long long)n_failed);
 }
 
+/* Sleep and wake with sequences open, as an engine does between two steps. */
+static void sleep_and_wake(struct world *w, const struct kind *k, uint64_t e)
+{
+    struct life *one = &w->lives[e % N_SEQS];
+    struct cache_stats st;
+
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        if (w->lives[i].seq) {
+            struct life *l = &w->lives[i];
+            cache_seq_sleep(l->seq);
+            l->n_left = l->n_tokens > l->n_left ? l->n_tokens : l->n_left;
+            l->n_tokens = 0;
+            l->attached = false;
+        }
+    finish_steps();
+    while (!cache_sleep(w->cache)) {
+        (void)cache_poll(w->cache, ++w->now_ns);
+        usleep(20);
+    }
+    assert_true(cache_sleep(w->cache));
+    for (uint32_t i = 0; i < 20; i++) {
+        (void)cache_poll(w->cache, ++w->now_ns);
+        cache_check(w->cache);
+    }
+    if (one->seq)
+        close_life(one);
+    else
+        open_life(w, one, e);
+    cache_stats(w->cache, &st);
+    assert_int_equal(cache_n_available(w->cache), 0);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_free, k->n_device);
+    assert_int_equal(st.tier[CACHE_HOST].n_free, k->n_host);
+    assert_true(k->n_disk > 0 || st.n_nodes == 0);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_leaked + st.tier[CACHE_HOST].n_leaked, 0);
+    assert_ok(cache_wake(w->cache));
+    assert_int_equal(cache_n_available(w->cache), k->n_device);
+    w->n_sleeps++;
+}
+
 static void live_through(struct world *w, const struct kind *k, uint64_t n_events)
 {
     for (uint64_t e = 0; e < n_events; e++) {
@@ -478,6 +517,8 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
         one_event(w, e);
         if (k->resets && e % 997 == 0)
             cache_reset(w->cache);
+        if (!k->keeps_all && e % 331 == 330)
+            sleep_and_wake(w, k, e);
         if (k->reopens && e % k->reopens == k->reopens - 1)
             reopen(w, k);
         cache_check(w->cache);
@@ -520,6 +561,7 @@ static void live(const struct kind *k)
     n_overflows += cache_events_n_overflows(reader.events);
     assert_true(w.n_hits > 1000 && w.n_tails > N_EVENTS / 2000);
     assert_true(k->n_host == 0 || st.tier[CACHE_DEVICE].n_moved_in > 0);
+    assert_true(k->keeps_all || w.n_sleeps > N_EVENTS / 2 / 331 - 1);
     assert_true(!k->fail_one_in || n_failed > 0);
     if (k->n_disk > 0) {
         printf("    disk: %llu loads, %llu tokens of it hit, %llu blocks found again, %llu left "

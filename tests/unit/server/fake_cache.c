@@ -10,18 +10,40 @@ void engine_reset_cache(struct engine *e)
     atomic_fetch_add(&fake_n_resets, 1);
 }
 
-static atomic_bool is_paused;
+/* Every part sleeps and wakes at once. */
+static atomic_uint asleep;
+static atomic_bool is_deep;
 
-void engine_pause(struct engine *e, bool pauses)
+void engine_sleep(struct engine *e, const struct engine_sleep *s)
 {
     (void)e;
-    atomic_store(&is_paused, pauses);
+    atomic_store(&is_deep, s->forgets);
+    atomic_fetch_or(&asleep, s->parts);
 }
 
-bool engine_is_paused(const struct engine *e)
+void engine_wake(struct engine *e, unsigned parts)
 {
     (void)e;
-    return atomic_load(&is_paused);
+    atomic_fetch_and(&asleep, ~parts);
+}
+
+void engine_sleep_state(struct engine *e, struct engine_sleep_state *out)
+{
+    (void)e;
+    *out = (struct engine_sleep_state){.wanted = atomic_load(&asleep),
+                                       .asleep = atomic_load(&asleep),
+                                       .is_deep = atomic_load(&is_deep)};
+}
+
+enum status engine_sleep_watch(struct engine *e, void (*changed)(void *arg), void *arg)
+{
+    (void)e, (void)changed, (void)arg;
+    return OK;
+}
+
+void engine_sleep_unwatch(struct engine *e, void *arg)
+{
+    (void)e, (void)arg;
 }
 
 enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)

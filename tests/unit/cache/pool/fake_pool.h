@@ -163,6 +163,17 @@ void pool_register(struct pool *p, const void *base, uint64_t n_bytes)
     assert_true(p && base && n_bytes > 0);
 }
 
+void pool_unregister(struct pool *p)
+{
+    for (uint32_t i = 0; i < POOL_LEASES_MAX; i++)
+        assert_false(p->leases[i].is_used && !p->leases[i].is_asked);
+}
+
+bool pool_is_unregistered(const struct pool *p)
+{
+    return p->is_open;
+}
+
 /* --- pull --- */
 
 uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
