@@ -36,6 +36,7 @@ struct layer_step {
     const uint32_t *pos, *slot_block, *slot_offset, *blocks;
     const struct attn_seq *seqs;
     const struct attn_segment *segments;
+    const struct attn_work *work; /* NULL on a host device */
     const struct kv_pool *pool;
     bool bidirectional; /* attention is to all keys of a sequence */
     /* In place of the op, while sequences of the batch have KV on other instances; else NULL. The
