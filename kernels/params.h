@@ -276,7 +276,8 @@ struct attention_params {
     const struct attn_seq *seqs;         /* [n_seqs] */
     const struct attn_segment *segments; /* of all sequences, one after the other */
     const uint32_t *blocks;              /* block ids of all segments */
-    const struct attn_work *work; /* [n_segs] each segment of each sequence of one row, then padding;
+    const struct attn_work
+        *work; /* [n_segs] each segment of each sequence of one row, then padding;
                                      NULL: segments are read one by one, to the same bits. Only a
                                      GPU reads it */
     struct kv_pool pool;

@@ -74,7 +74,7 @@ static UNUSED uint64_t bytes_once(void)
 /* --- The world --- */
 
 static UNUSED void open_world(struct world *w, const struct shape *shape, uint32_t max_blocks,
-                       uint32_t max_heads)
+                              uint32_t max_heads)
 {
     struct device_config config = {.kind = DEVICE_CUDA,
                                    .max_rows = 64,
@@ -127,7 +127,7 @@ static UNUSED void fill_token(const struct kv_pool *pool, uint32_t block, uint32
 
 /* Add a sequence that begins with the first n_before segments of sequence `before`. */
 static UNUSED uint32_t add_behind(struct world *w, uint32_t before, uint32_t n_before,
-                           const uint32_t *seg_tokens, uint32_t n_segs)
+                                  const uint32_t *seg_tokens, uint32_t n_segs)
 {
     struct sequence *s = &w->seqs[w->n_seqs];
 
@@ -160,7 +160,7 @@ static UNUSED uint32_t add_sequence(struct world *w, const uint32_t *seg_tokens,
 /* --- A batch --- */
 
 static UNUSED void copy_token(const struct kv_pool *to, const struct kv_pool *from, uint32_t block,
-                       uint32_t offset)
+                              uint32_t offset)
 {
     size_t size = kv_element_bytes(&to->layout), scale = kv_elements_bytes(to) + offset * 4;
 
@@ -191,9 +191,9 @@ static UNUSED struct kv_pool garbage_pool(const struct kv_pool *like)
 }
 
 /* Place the segments that a part reads, except missing ones, and copy their tokens to the pool. */
-static UNUSED struct attn_seq place_part(const struct world *w, const struct part *part, uint32_t row0,
-                                  struct attn_segment *segs, uint32_t seg0,
-                                  const struct kv_pool *pool)
+static UNUSED struct attn_seq place_part(const struct world *w, const struct part *part,
+                                         uint32_t row0, struct attn_segment *segs, uint32_t seg0,
+                                         const struct kv_pool *pool)
 {
     const struct sequence *s = &w->seqs[part->seq];
     struct attn_seq seq = {row0, part->n_rows, part->pos0, seg0, 0};
@@ -216,8 +216,8 @@ static UNUSED struct attn_seq place_part(const struct world *w, const struct par
 }
 
 /* Whether sequences i and k, each of one row, both see all of the same segment. */
-static UNUSED bool is_shared(const struct attention_params *p, uint32_t i, const struct attn_segment *x,
-                      uint32_t k, const struct attn_segment *y)
+static UNUSED bool is_shared(const struct attention_params *p, uint32_t i,
+                             const struct attn_segment *x, uint32_t k, const struct attn_segment *y)
 {
     return x->block0 == y->block0 && x->n_tokens == y->n_tokens &&
            x->pos0 + x->n_tokens <= p->seqs[i].pos0 && y->pos0 + y->n_tokens <= p->seqs[k].pos0;
@@ -256,7 +256,7 @@ static UNUSED struct attn_work *list_work(const struct attention_params *p, uint
 
 /* The same results, rounded for a product; `out` is scratch memory then. */
 static UNUSED void check_rounded(const struct world *w, struct attention_params p,
-                          const struct result *result)
+                                 const struct result *result)
 {
     uint32_t k = w->shape.n_heads * w->shape.dim;
     enum dtype t = p.n_rows % 2 ? DTYPE_BF16 : DTYPE_I8;
@@ -270,7 +270,7 @@ static UNUSED void check_rounded(const struct world *w, struct attention_params 
 
 /* Compute the parts. `clean`: use the world's own pool, without NaN in other places. */
 static UNUSED struct result run(const struct world *w, const struct part *parts, uint32_t n_parts,
-                         bool clean)
+                                bool clean)
 {
     const struct shape *shape = &w->shape;
     size_t row = (size_t)shape->n_heads * shape->dim, stride = row + 3;

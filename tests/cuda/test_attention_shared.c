@@ -48,8 +48,8 @@ static void shared_segments_change_no_bit(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 9; n++)
-        check_shared(
-            &(struct shape){.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 1}, n, 32);
+        check_shared(&(struct shape){.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 1},
+                     n, 32);
     for (uint32_t n_shared = 1; n_shared <= 17; n_shared = n_shared * 5 / 3 + 1)
         check_shared(&(struct shape){.dtype = n_shared % 2 ? DTYPE_BF16 : DTYPE_I8,
                                      .dim = 64,
@@ -80,8 +80,8 @@ static void a_value_outside_of_a_window_spoils_no_other_sequence(void **state)
     open_world(&w, &shape, 32, 32);
     add_sequence(&w, trunk, 2);
     for (uint32_t i = 0; i < 4; i++)
-        parts[i] = (struct part){
-            add_behind(&w, 0, 2, (uint32_t[]){10 + 15 * i}, 1), 128 + 9 + 15 * i, 1, 0};
+        parts[i] = (struct part){add_behind(&w, 0, 2, (uint32_t[]){10 + 15 * i}, 1),
+                                 128 + 9 + 15 * i, 1, 0};
     dtype_store(DTYPE_BF16, kv_at(&w.pool, w.blocks[w.segs[0].block0 + 1], LAYER, 1, 0),
                 kv_v_index(&w.pool, 3, 20), NAN); /* position 52 */
     check_groups_of_segments(&w, parts, 4);

@@ -59,7 +59,8 @@ def bench(bin_dir: Path, work: Path, name: str, cases: list[str], *options: str)
 def make_steps(bin_dir: Path, work: Path) -> list[Step]:
     """All steps; their seconds and FIND_SECONDS add up to PLAN_SECONDS at most."""
     speed, python = str(bin_dir / "tarn-gpu-speed"), sys.executable
-    decode_and_prefill = ["decode:1:1024", "decode:64:4096", "prefill:2048", "prefill:8192",
+    decode_and_prefill = ["decode:1:1024", "decode:64:4096", "decode:16:4096@4096",
+                          "decode:64:4096@4096", "prefill:2048", "prefill:8192",
                           "prefill:64@16384"]
     server = [python, str(HERE / "serve.py"), str(bin_dir / "tarn-server"), str(work),
               str(HERE / "model-1b"), str(PORT)]

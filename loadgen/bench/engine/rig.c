@@ -25,8 +25,8 @@
 struct rig_seq {
     struct cache_seq *kv;
     const uint32_t *ids;
-    uint32_t *own_ids;    /* NULL: ids lie in those of the rig, at a place of the sequence's own */
-    struct kv_key *keys;  /* of own_ids */
+    uint32_t *own_ids;   /* NULL: ids lie in those of the rig, at a place of the sequence's own */
+    struct kv_key *keys; /* of own_ids */
 };
 
 struct rig {

@@ -195,7 +195,8 @@ static void floor_of_a_short_last_chunk_is_reading_again(void **state)
 static void shared_context_is_read_once(void **state)
 {
     struct bench_shape m = shape(DTYPE_BF16, 0, DTYPE_BF16);
-    struct bench_case apart = {BENCH_DECODE, 0, 4, 1024, 0}, shared = {BENCH_DECODE, 0, 4, 1024, 96};
+    struct bench_case apart = {BENCH_DECODE, 0, 4, 1024, 0},
+                      shared = {BENCH_DECODE, 0, 4, 1024, 96};
     struct limits l = some_limits();
     struct bench_floor a, b;
 
@@ -255,13 +256,20 @@ static void a_case_parses_back_from_its_name(void **state)
 {
     static const char *const good[] = {"prefill:512", "prefill:512@8192", "decode:64:8192",
                                        "decode:1:0", "decode:16:4100@4096"};
-    static const char *const bad[] = {"",           "prefill",
-                                      "prefill:",   "prefill:0",
-                                      "prefill:-1", "prefill:512:1",
-                                      "decode:0",   "decode:1:",
-                                      "decode:1@5", "decode:99999999999999999999",
-                                      "prefill:1x", "dec:1",
-                                      "decode:2:5@6", "decode:2:5@"};
+    static const char *const bad[] = {"",
+                                      "prefill",
+                                      "prefill:",
+                                      "prefill:0",
+                                      "prefill:-1",
+                                      "prefill:512:1",
+                                      "decode:0",
+                                      "decode:1:",
+                                      "decode:1@5",
+                                      "decode:99999999999999999999",
+                                      "prefill:1x",
+                                      "dec:1",
+                                      "decode:2:5@6",
+                                      "decode:2:5@"};
     char name[BENCH_CASE_NAME_BYTES];
     struct bench_case c;
 
