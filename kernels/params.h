@@ -233,6 +233,20 @@ struct attn_seq {
                         gap, or only a part of it for partial attention */
 };
 
+/* Most members of a group of attn_work. A GPU computes 16 queries of a KV head at a time, so a group
+ * of more than 16 / (H / G) members reads its segment several times. */
+#define ATTN_WORK_MAX 16
+
+/* One segment of a sequence of one row, in the order in which a GPU reads them. Segments of several
+ * sequences that are the same tokens at the same positions, in the same blocks, may be a group: the
+ * GPU reads them once. Members of a group are neighbours, in ascending order of `seq`. */
+struct attn_work {
+    uint32_t segment; /* index into segments */
+    uint32_t seq;     /* index into seqs: the sequence that has this segment */
+    uint32_t n;       /* members of the group that begins here, itself included; 0: another member,
+                         or padding */
+};
+
 /* Causal attention, or, with `bidirectional`, attention of encoders. Tiles are whole segments. For
  * each row and tile: scores of the visible keys, their maximum, exp and weighted sum in a fixed
  * order of keys. Tiles are merged in segment order by log-sum-exp in fp32 (promise P1; the merge is
@@ -263,6 +277,10 @@ struct attention_params {
     const struct attn_seq *seqs;         /* [n_seqs] */
     const struct attn_segment *segments; /* of all sequences, one after the other */
     const uint32_t *blocks;              /* block ids of all segments */
+    const struct attn_work
+        *work; /* [n_segs] each segment of each sequence of one row, then padding;
+                                     NULL: segments are read one by one, to the same bits. Only a
+                                     GPU reads it */
     struct kv_pool pool;
 };
 

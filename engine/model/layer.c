@@ -178,6 +178,7 @@ enum status layer_attention(const struct layer_step *s, uint32_t layer, const fl
                                  .seqs = s->seqs,
                                  .segments = s->segments,
                                  .blocks = s->blocks,
+                                 .work = s->work,
                                  .pool = *s->pool};
 
     p.rounded = rounded_for(s, s->attention ? NULL : reader, out, in);

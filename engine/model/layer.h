@@ -37,6 +37,7 @@ struct layer_step {
     const uint32_t *pos, *slot_block, *slot_offset, *blocks;
     const struct attn_seq *seqs;
     const struct attn_segment *segments;
+    const struct attn_work *work; /* NULL on a host device */
     const struct kv_pool *pool;
     bool bidirectional; /* attention is to all keys of a sequence */
     /* Runs of rows with an adapter, ascending; then `rounded` is NULL. */

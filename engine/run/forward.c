@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/model/family.h"
+#include "engine/run/segment_work.h"
 #include "engine/run/staging.h"
 #include "engine/run/step_graphs.h"
 #include "kernels/pack.h"
@@ -23,6 +24,7 @@ struct forward {
     float *host_logits;
     struct staging *staging;
     struct queries *queries;    /* NULL: no sequence sends queries */
+    struct segment_work *work;  /* NULL: the device is the host */
     struct step_graphs *graphs; /* NULL: each step is launched kernel by kernel */
     uint32_t n_out;             /* rows of this step that get logits, padding included */
 };
@@ -93,6 +95,11 @@ static uint32_t out_width(const struct forward_config *c)
     return c->hidden ? c->model->dim : c->model->n_vocab;
 }
 
+static bool is_on_gpu(const struct forward_config *c)
+{
+    return !device_is_host(device_group_self(&c->group));
+}
+
 /* Of one step's arrays at most. */
 static size_t staging_bytes_max(const struct forward_config *c)
 {
@@ -100,7 +107,8 @@ static size_t staging_bytes_max(const struct forward_config *c)
            STAGING_BYTES(c->n_blocks_max * sizeof(uint32_t)) +
            STAGING_BYTES(c->n_out_max * sizeof(uint32_t)) +
            STAGING_BYTES(c->n_seqs_max * sizeof(struct attn_seq)) +
-           STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_segment));
+           STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_segment)) +
+           (is_on_gpu(c) ? STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_work)) : 0);
 }
 
 uint64_t forward_device_bytes(const struct forward_config *c)
@@ -180,7 +188,9 @@ enum status forward_create(struct forward **out, const struct forward_config *co
         s = staging_create(&f->staging, f->device, staging_bytes_max(config));
     if (s == OK)
         s = make_cos_sin(f);
-    if (s == OK && config->graphs && !device_is_host(f->device))
+    if (s == OK && is_on_gpu(config))
+        s = segment_work_create(&f->work, config->n_blocks_max);
+    if (s == OK && config->graphs && is_on_gpu(config))
         s = step_graphs_create(&f->graphs, f->device);
     if (s == OK && config->queries)
         s = queries_create(&f->queries,
@@ -203,6 +213,7 @@ void forward_destroy(struct forward *f)
     if (!f)
         return;
     step_graphs_destroy(f->graphs);
+    segment_work_destroy(f->work);
     void *all[] = {f->step.x,           f->step.xn, f->rounded,
                    f->step.adapter_mid, f->out_x,   f->c.hidden ? NULL : f->logits,
                    f->cos_sin};
@@ -232,6 +243,15 @@ static void pad_batch(struct batch *b, const struct step_bucket *to)
         b->segments[i] = (struct attn_segment){0};
 }
 
+/* The order in which a GPU reads segments. A group has as many sequences as fill an mma. */
+static const struct attn_work *list_work(struct forward *f, const struct batch *b, uint32_t n)
+{
+    uint32_t n_shared = f->c.model->n_heads / f->c.model->n_kv_heads;
+    uint32_t n_together = n_shared < ATTN_WORK_MAX ? ATTN_WORK_MAX / n_shared : 1;
+
+    return segment_work_list(f->work, b, n_together, n);
+}
+
 /* Stage the batch's arrays, as long as the bucket wants them. Block ids come last: their number
  * differs between steps of a bucket, the address of no array does. */
 static enum status stage_batch(struct forward *f, const struct batch *b,
@@ -256,6 +276,8 @@ static enum status stage_batch(struct forward *f, const struct batch *b,
     f->out_rows = staging_add(g, b->out_rows, f->n_out * sizeof *b->out_rows);
     p->seqs = staging_add(g, b->seqs, p->n_seqs * sizeof *b->seqs);
     p->segments = staging_add(g, b->segments, p->n_segments * sizeof *b->segments);
+    if (f->work)
+        p->work = staging_add(g, list_work(f, b, p->n_segments), p->n_segments * sizeof *p->work);
     p->blocks = staging_add(g, b->blocks, b->n_blocks * sizeof *b->blocks);
     return staging_send(g);
 }

@@ -3,7 +3,11 @@
  * Decode reads every key and value once for a few queries, so its speed depends on the number of
  * loads in flight. Each warp keeps half of its tile in flight in registers: K while the queries are
  * loaded, V while the products of K are computed. Warps share only the results of a segment's
- * tiles. */
+ * tiles.
+ *
+ * A segment that several sequences have is read once for as many of them as fill the 16 rows of an
+ * mma: four where four query heads share a KV head. A row of an mma depends on no other row, so a
+ * query has the same bits in any company. */
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 #include "kernels/cuda/attn_tile.cuh"
@@ -18,18 +22,55 @@ template <int DIM>
 struct __align__(16) results {
     float o[ATTN_SEGMENT_TILES][ATTN_QUERIES][DIM + 4]; /* + 4: two queries are never in one bank */
     float2 ml[ATTN_SEGMENT_TILES][ATTN_QUERIES];
+    uint32_t slots[ATTN_WORK_MAX]; /* of the members, in the partial results */
 };
 
-/* The work of one block: a segment, and up to 16 heads that share a KV head. */
-struct piece {
-    struct attn_segment seg;
-    uint32_t slot;       /* index in the partial results */
+/* A sequence that reads the block's segment. Lane i of each warp has member i. */
+struct member {
+    uint32_t slot; /* of its segment: index of the partial result */
     uint32_t row;
     uint32_t pos;
+};
+
+/* The work of one block at a time: a segment, and up to 16 queries that share a KV head. Query i is
+ * head i % n_heads of member first + i / n_heads. */
+struct piece {
+    struct attn_segment seg;
+    uint32_t pos; /* of the first member; the others see the same keys */
     uint32_t kv_head;
     uint32_t head0;
-    uint32_t n_heads;
+    uint32_t n_heads; /* of each member */
+    uint32_t first;
+    uint32_t n_queries;
 };
+
+/* The members of the block's group whose partial results have slots; returns how many. */
+static __device__ __forceinline__ uint32_t find_members(const struct attn_job &job,
+                                                        struct member *out)
+{
+    const struct attention_params &p = job.p;
+    struct attn_work work = {blockIdx.x, 0, 1};
+    uint32_t lane = threadIdx.x % WARP, n = 1;
+
+    if (p.work) {
+        n = attn_min(p.work[blockIdx.x].n, ATTN_WORK_MAX);
+        if (n == 0)
+            return 0;
+        work = p.work[blockIdx.x + attn_min(lane, n - 1)];
+    } else {
+        const struct attn_seq last = p.seqs[p.n_seqs - 1];
+
+        if (blockIdx.x >= last.seg0 + last.n_segs) /* padding */
+            return 0;
+        work.seq = attn_find_seq(p.seqs, p.n_seqs, blockIdx.x,
+                                 [](const struct attn_seq &s, uint32_t) { return s.seg0; });
+    }
+    const struct attn_seq seq = p.seqs[work.seq];
+    *out = {work.segment, seq.row0, seq.pos0};
+    /* Segments ascend with sequences, so members without slots are the last ones. */
+    return (uint32_t)__popc(
+        __ballot_sync(FULL_WARP, lane < n && attn_is_split(seq, job.n_partial_segs)));
+}
 
 static __device__ __forceinline__ uint4 load_if(const uint4 *from, bool valid)
 {
@@ -158,11 +199,25 @@ scales_of_blocks(const struct kv_pool &pool, const unsigned char *const heads[AT
     return attn_load_scales(at);
 }
 
+/* Query i of the piece; NULL behind the last one. All lanes of a warp call it together. */
+template <int DIM>
+static __device__ __forceinline__ const float *query_at(const struct attention_params &p,
+                                                        const struct piece &piece,
+                                                        const struct member &member, uint32_t i)
+{
+    uint32_t at = i / piece.n_heads, head = piece.head0 + i - at * piece.n_heads;
+    uint32_t row = __shfl_sync(FULL_WARP, member.row, piece.first + at);
+
+    return i < piece.n_queries ? p.q + row * p.q_stride + (size_t)head * DIM : NULL;
+}
+
 /* Compute this warp's tile of the segment. */
 template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
                                                 const struct attention_params &p,
-                                                const struct piece &piece, struct attn_range range)
+                                                const struct piece &piece,
+                                                const struct member &member,
+                                                struct attn_range range)
 {
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t token0 = warp * ATTN_TILE, n = attn_min(piece.seg.n_tokens - token0, ATTN_TILE);
@@ -181,9 +236,8 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     }
 
     uint4 q[DIM / 16];
-    const float *q0 = p.q + piece.row * p.q_stride + (size_t)(piece.head0 + g) * DIM;
-    const float *query[2] = {g < piece.n_heads ? q0 : NULL,
-                             g + 8 < piece.n_heads ? q0 + 8 * DIM : NULL};
+    const float *query[2] = {query_at<DIM>(p, piece, member, g),
+                             query_at<DIM>(p, piece, member, g + 8)};
     const struct attn_range ranges[2] = {range, range};
     float s[ATTN_TILE_BLOCKS][4][4];
     struct attn_tile tile;
@@ -223,8 +277,8 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     }
 }
 
-/* Merge the tiles of the segment in order and write the partial result: four dimensions of one head
- * per thread. */
+/* Merge the tiles of the segment in order and write the partial results: four dimensions of one
+ * query per thread. */
 template <int DIM>
 static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in,
                                                    const struct attn_job &job,
@@ -232,63 +286,84 @@ static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in
 {
     const struct attention_params &p = job.p;
 
-    for (uint32_t i = threadIdx.x; i < piece.n_heads * (DIM / 4); i += THREADS) {
-        uint32_t head = i / (DIM / 4), at = i % (DIM / 4) * 4;
+    for (uint32_t i = threadIdx.x; i < piece.n_queries * (DIM / 4); i += THREADS) {
+        uint32_t query = i / (DIM / 4), at = i % (DIM / 4) * 4, member = query / piece.n_heads;
+        uint32_t head = piece.head0 + query - member * piece.n_heads;
         float m = -INFINITY, l = 0, o[4] = {0, 0, 0, 0};
 
         for (uint32_t t = 0; t < ATTN_SEGMENT_TILES; t++) {
             if (!attn_sees(attn_visible_tile(p.window, piece.pos, piece.seg, t * ATTN_TILE)))
                 continue;
-            struct attn_weights w = attn_weigh(m, in.ml[t][head].x);
+            struct attn_weights w = attn_weigh(m, in.ml[t][query].x);
             m = w.m;
-            l = attn_join(l, in.ml[t][head].y, w);
+            l = attn_join(l, in.ml[t][query].y, w);
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                o[e] = attn_join(o[e], in.o[t][head][at + e], w);
+                o[e] = attn_join(o[e], in.o[t][query][at + e], w);
         }
-        size_t slot = (size_t)piece.slot * p.n_heads + piece.head0 + head;
-        *reinterpret_cast<float4 *>(job.partials + slot * DIM + at) =
-            make_float4(o[0], o[1], o[2], o[3]);
+        uint32_t slot = in.slots[piece.first + member];
+        float *to = job.partials + ((size_t)slot * p.n_heads + head) * DIM + at;
+        *reinterpret_cast<float4 *>(to) = make_float4(o[0], o[1], o[2], o[3]);
         if (at == 0)
-            *attn_partial_ml(job, piece.slot, piece.head0 + head) = make_float2(m, l);
+            *attn_partial_ml(job, slot, head) = make_float2(m, l);
     }
 }
 
-/* Grid (n_segs, G * n_head_groups), 4 warps: a segment and up to 16 heads. */
+/* How many members are computed together: all, unless a sliding window lets them see different keys
+ * of the segment. Then values that one of them does not see could spoil its sums, if they are not
+ * finite, so each is computed by itself. */
+static __device__ __forceinline__ uint32_t members_together(const struct attn_job &job,
+                                                            const struct piece &piece,
+                                                            const struct member &member, uint32_t n)
+{
+    struct attn_range range =
+        attn_visible(job.p.window, member.pos, piece.seg.pos0, piece.seg.n_tokens);
+    uint32_t lo = __shfl_sync(FULL_WARP, range.lo, 0), hi = __shfl_sync(FULL_WARP, range.hi, 0);
+    bool is_same = range.lo == lo && range.hi == hi;
+
+    if (!__all_sync(FULL_WARP, is_same || threadIdx.x % WARP >= n))
+        return 1;
+    return attn_min(n, ATTN_QUERIES / piece.n_heads);
+}
+
+/* Grid (n_segs, G * n_head_groups), 4 warps: a segment, and up to 16 heads of each member. */
 template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     attn_decode_kernel(struct attn_job job, uint32_t n_head_groups)
 {
     static_assert(alignof(struct results<DIM>) >= alignof(float4), "o is stored by float4");
+    static_assert(ATTN_WORK_MAX <= ATTN_QUERIES && ATTN_QUERIES < WARP, "a lane has a member");
     __shared__ struct results<DIM> results;
     const struct attention_params &p = job.p;
-    const struct attn_seq last = p.seqs[p.n_seqs - 1];
-
-    if (blockIdx.x >= last.seg0 + last.n_segs) /* padding */
-        return;
-    const struct attn_seq seq = p.seqs[attn_find_seq(
-        p.seqs, p.n_seqs, blockIdx.x,
-        [](const struct attn_seq &s, uint32_t) { return s.seg0; })];
     uint32_t group0 = blockIdx.y % n_head_groups * ATTN_QUERIES;
-
-    if (!attn_is_split(seq, job.n_partial_segs))
-        return;
+    struct member member;
     struct piece piece;
-    piece.slot = blockIdx.x;
-    piece.seg = p.segments[piece.slot];
-    piece.row = seq.row0;
-    piece.pos = seq.pos0;
+    uint32_t n = find_members(job, &member);
+
+    if (n == 0)
+        return;
+    if (threadIdx.x < n)
+        results.slots[threadIdx.x] = member.slot;
+    piece.seg = p.segments[__shfl_sync(FULL_WARP, member.slot, 0)];
     piece.kv_head = blockIdx.y / n_head_groups;
     piece.head0 = piece.kv_head * job.n_shared + group0;
     piece.n_heads = attn_min(job.n_shared - group0, ATTN_QUERIES);
-    struct attn_range range =
-        attn_visible_tile(p.window, piece.pos, piece.seg, threadIdx.x / WARP * ATTN_TILE);
+    uint32_t n_together = members_together(job, piece, member, n);
 
-    if (attn_sees(range))
-        one_tile<DIM, TYPE>(results, p, piece, range);
-    __syncthreads();
-    if (attn_sees(attn_visible(p.window, piece.pos, piece.seg.pos0, piece.seg.n_tokens)))
-        merge_tiles<DIM>(results, job, piece);
+    for (piece.first = 0; piece.first < n; piece.first += n_together) {
+        piece.pos = __shfl_sync(FULL_WARP, member.pos, piece.first);
+        piece.n_queries = attn_min(n - piece.first, n_together) * piece.n_heads;
+        struct attn_range range =
+            attn_visible_tile(p.window, piece.pos, piece.seg, threadIdx.x / WARP * ATTN_TILE);
+
+        if (attn_sees(range))
+            one_tile<DIM, TYPE>(results, p, piece, member, range);
+        __syncthreads();
+        if (attn_sees(attn_visible(p.window, piece.pos, piece.seg.pos0, piece.seg.n_tokens)))
+            merge_tiles<DIM>(results, job, piece);
+        if (n_together < n)
+            __syncthreads(); /* the results are used again */
+    }
 }
 
 /* --- combining --- */

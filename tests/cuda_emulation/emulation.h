@@ -45,6 +45,8 @@ uint64_t emulation_calls(void);
 uint64_t emulation_kernels_run(void);
 /* Count of their blocks. */
 uint64_t emulation_blocks_run(void);
+/* Count of the bytes that they read by load_once16(). */
+uint64_t emulation_bytes_once(void);
 
 #ifdef __cplusplus
 }

@@ -10,6 +10,12 @@
 #include "internal.h"
 
 uint64_t emulation_bytes[EMULATION_READS];
+static uint64_t bytes_once; /* of all kernels */
+
+uint64_t emulation_bytes_once(void)
+{
+    return bytes_once;
+}
 
 static FILE *file(void)
 {
@@ -35,6 +41,7 @@ void trace_kernel(const char *name, dim3 blocks, dim3 block)
                 (unsigned long long)emulation_bytes[EMULATION_WEIGHT],
                 (unsigned long long)emulation_bytes[EMULATION_ONCE],
                 (unsigned long long)emulation_bytes[EMULATION_COPIED]);
+    bytes_once += emulation_bytes[EMULATION_ONCE];
     memset(emulation_bytes, 0, sizeof emulation_bytes);
 }
 

@@ -2,11 +2,12 @@
 """Floor and predicted time of a step of a Llama model on a GPU: arithmetic, op by op.
 
     predict.py [--model DIR] [--weights bf16|fp8|int8[:GROUP]|int4[:GROUP]] [--sequences N]
-               [--rows N] [--context N] [--invariant] [--eager] [device options]
+               [--rows N] [--context N] [--shared N] [--invariant] [--eager] [device options]
     predict.py --table                      every row of the table of floors and predictions
     predict.py --write PAGE, --check PAGE   the same, between the marks of a page
 
-A step computes --rows new tokens of each of --sequences sequences behind --context cached ones.
+A step computes --rows new tokens of each of --sequences sequences behind --context cached ones, of
+which the first --shared are the same KV for all sequences.
 For each op the program counts launches, blocks, bytes and operations as kernels/cuda launches them
 (tests/integration/test_gpu_predict.py compares these counts with the emulation).
 
@@ -28,6 +29,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BLOCK, SEGMENT, GROUP_SEGMENTS, TILE, QUERIES = 32, 256, 8, 64, 64
+MMA_ROWS = 16
 KV_BYTES = 2  # of an element
 NARROW_ROWS_MAX = 64
 
@@ -126,6 +128,7 @@ class Step:
     invariant: bool = False  # Tarn's own products instead of cuBLASLt's
     eager: bool = False  # --enforce-eager
     most_rows: int = 512  # of a bucket
+    shared: int = 0  # first tokens of the context whose KV all sequences have in common
 
     @property
     def replays(self) -> bool:
@@ -157,6 +160,17 @@ class Step:
     @property
     def n_segments(self) -> int:
         return up(self.length, SEGMENT)
+
+    @property
+    def n_shared_segments(self) -> int:
+        """Of a decode step: those that groups of sequences read once."""
+        return self.shared // SEGMENT if self.rows == 1 else 0
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens whose KV lies in memory."""
+        common = self.shared // BLOCK * BLOCK
+        return common + self.sequences * (self.length - common)
 
 
 @dataclass(frozen=True)
@@ -275,18 +289,28 @@ def walked(m: Model, step: Step) -> int:
     return total
 
 
+def n_groups(m: Model, step: Step) -> int:
+    """Groups of sequences that read a shared segment once (engine/run/segment_work.c)."""
+    return up(step.sequences, max(MMA_ROWS // m.n_shared, 1))
+
+
 def decode_attention(device: Device, m: Model, step: Step) -> Op:
-    n_segments, n_parts = step.sequences * step.n_segments, up(m.n_shared, 16)
+    n_segments, n_parts = step.sequences * step.n_segments, up(m.n_shared, MMA_ROWS)
     grid = Launch("attn_decode_kernel", step.padded_segments, m.kv_heads * n_parts)
     width = m.heads * m.head_dim
     launches = [grid, Launch("attn_combine_kernel", step.padded * up(width, 128))]
-    is_used = step.rows == 1
-    kv = step.sequences * m.kv_heads * n_parts * kv_read(m, step.length) if is_used else 0
+    is_used, n_heads = step.rows == 1, m.kv_heads * n_parts
+    shared = n_heads * kv_read(m, step.n_shared_segments * SEGMENT)
+    own = step.sequences * (n_heads * kv_read(m, step.length) - shared) if is_used else 0
+    read = own + n_groups(m, step) * shared
     partials = 8 * (m.head_dim + 2) * m.heads * n_segments if is_used else 0
-    return Op("attention, decode", m.layers, launches, kv + partials + 6 * step.n_rows * width,
-              "bytes of decode attention",
+    # Segments with blocks of their own.
+    n_read = n_segments - (step.sequences - n_groups(m, step)) * step.n_shared_segments
+    return Op("attention, decode", m.layers, launches,
+              own + shared + partials + 6 * step.n_rows * width, "bytes of decode attention",
+              l2_bytes=read - own - shared,
               operations=4 * m.heads * m.head_dim * n_segments * SEGMENT,
-              busy=min(1.0, n_segments * grid.y / (2 * device.n_sms)), counted=(0, kv, 0))
+              busy=min(1.0, n_read * grid.y / (2 * device.n_sms)), counted=(0, read, 0))
 
 
 def prefill_groups(device: Device, m: Model, step: Step) -> int:
@@ -322,7 +346,7 @@ def attention(device: Device, m: Model, step: Step) -> list[Op]:
     if step.rows > 1:
         ops.append(prefill_attention(device, m, step))
     seen = step.rows * (step.context + (step.rows + 1) / 2)
-    ops[-1].floor_bytes = step.sequences * m.kv_heads * step.length * m.head_dim * 2 * KV_BYTES
+    ops[-1].floor_bytes = step.kv_tokens * m.kv_heads * m.head_dim * 2 * KV_BYTES
     ops[-1].floor_operations = 4 * m.heads * m.head_dim * step.sequences * seen
     return ops
 
@@ -391,14 +415,14 @@ class Case:
     name: str
     weights: str
     step: Step
-    reach_ms: float
+    reach_ms: float | None
     products: bool = False
 
     @property
     def bench(self) -> str:
         s = self.step
         if s.rows == 1:
-            return f"decode:{s.sequences}:{s.context}"
+            return f"decode:{s.sequences}:{s.context}" + (f"@{s.shared}" if s.shared else "")
         return f"prefill:{s.rows}" + (f"@{s.context}" if s.context else "")
 
     @property
@@ -415,6 +439,8 @@ class Case:
 CASES = [
     Case("decode 1 at 1k, bf16", "bf16", Step(1, 1, 1024), 5.7),
     Case("decode 64 at 4k, bf16", "bf16", Step(64, 1, 4096), 19),
+    Case("decode 16 behind one 4k prefix, bf16", "bf16", Step(16, 1, 4096, shared=4096), None),
+    Case("decode 64 behind one 4k prefix, bf16", "bf16", Step(64, 1, 4096, shared=4096), None),
     Case("prefill 2k, bf16", "bf16", Step(1, 2048, 0), 48),
     Case("64 new behind 16k cached, bf16", "bf16", Step(1, 64, 16384), 8.5),
     Case("decode 1 at 1k, int4", "int4", Step(1, 1, 1024), 2.4),
@@ -440,7 +466,7 @@ def cases_table(device: Device, model: Model) -> list[str]:
         fast, slow = predicted_seconds(device, ops, c.gap)
         n = sum(o.times * len(o.launches) for o in ops)
         lines.append(f"| {c.name} | {n} | {in_ms(floor_seconds(device, ops))} | {in_ms(fast)} to "
-                     f"{in_ms(slow)} | {c.reach_ms:g} |")
+                     f"{in_ms(slow)} | {format(c.reach_ms, 'g') if c.reach_ms else '-'} |")
     return lines
 
 
@@ -466,7 +492,7 @@ def page_part() -> list[str]:
     """The lines of a page between its marks."""
     device, model = Device(), model_8b()
     lines = [*cases_table(device, model), "", *guesses_table()]
-    for c in (CASES[0], CASES[4]):
+    for c in (CASES[0], next(c for c in CASES if c.weights == "int4")):
         lines += ["", f"Ops of *{c.name}* (MB and GFLOP of one time):", "",
                   *ops_table(device, c.ops(device, model), c.gap)]
     return lines
@@ -500,6 +526,7 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--shared", type=int, default=0)
     parser.add_argument("--invariant", action="store_true")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--copy-rate", type=float, default=Device.copy_rate)
@@ -521,7 +548,8 @@ def main() -> int:
         print("\n".join(cases_table(device, Model.load(a.model))))
     else:
         print_step(device, Model.load(a.model).quantized(a.weights),
-                   Step(a.sequences, a.rows, a.context, a.invariant, a.eager))
+                   Step(a.sequences, a.rows, a.context, a.invariant, a.eager,
+                        shared=min(a.shared, a.context)))
     return 0
 
 

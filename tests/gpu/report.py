@@ -68,11 +68,13 @@ def number(text: str | None) -> float | None:
 
 
 def step_of(bench: str) -> predict.Step:
-    """The step of tarn-bench's case decode:BATCH:CONTEXT, prefill:ROWS or prefill:ROWS@CONTEXT."""
+    """The step of tarn-bench's case decode:BATCH:CONTEXT, decode:BATCH:CONTEXT@SHARED, prefill:ROWS
+    or prefill:ROWS@CONTEXT."""
     phase, _, rest = bench.partition(":")
     first, _, context = rest.partition(":" if phase == "decode" else "@")
     if phase == "decode":
-        return predict.Step(int(first), 1, int(context or 0))
+        context, _, shared = context.partition("@")
+        return predict.Step(int(first), 1, int(context or 0), shared=int(shared or 0))
     return predict.Step(1, int(first), int(context or 0))
 
 
@@ -176,7 +178,8 @@ class Report:
             try:
                 for r in json.loads((self.work / f"{name}.json").read_text())["rows"]:
                     bench = (f"prefill:{r['prompt']}" + (f"@{r['context']}" if r["context"] else "")
-                             if r["prompt"] else f"decode:{r['batch']}:{r['context']}")
+                             if r["prompt"] else f"decode:{r['batch']}:{r['context']}"
+                             + (f"@{r['shared']}" if r.get("shared") else ""))
                     found[weights, bench] = float(r["seconds"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue

@@ -8,8 +8,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PLAN_SECONDS = 480.0
 FIND_SECONDS = 5.0  # what finding the programs may take beside the steps
-KERNEL_TESTS = ("activation", "attention", "gemm", "kv_copy", "norms", "sample", "small",
-                "same_tokens_gpu")
+KERNEL_TESTS = ("activation", "attention", "attention_shared", "gemm", "kv_copy", "norms",
+                "sample", "small", "same_tokens_gpu")
 PORT = 18093
 
 
@@ -59,7 +59,8 @@ def bench(bin_dir: Path, work: Path, name: str, cases: list[str], *options: str)
 def make_steps(bin_dir: Path, work: Path) -> list[Step]:
     """All steps; their seconds and FIND_SECONDS add up to PLAN_SECONDS at most."""
     speed, python = str(bin_dir / "tarn-gpu-speed"), sys.executable
-    decode_and_prefill = ["decode:1:1024", "decode:64:4096", "prefill:2048", "prefill:8192",
+    decode_and_prefill = ["decode:1:1024", "decode:64:4096", "decode:16:4096@4096",
+                          "decode:64:4096@4096", "prefill:2048", "prefill:8192",
                           "prefill:64@16384"]
     server = [python, str(HERE / "serve.py"), str(bin_dir / "tarn-server"), str(work),
               str(HERE / "model-1b"), str(PORT)]

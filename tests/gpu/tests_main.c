@@ -14,6 +14,7 @@
 /* The main() functions of the tests, renamed by CMakeLists.txt. */
 int test_activation_main(void);
 int test_attention_main(void);
+int test_attention_shared_main(void);
 int test_device_main(void);
 int test_gemm_main(void);
 int test_kv_copy_main(void);
@@ -28,6 +29,7 @@ static const struct {
 } tests[] = {
     {"activation", test_activation_main},
     {"attention", test_attention_main},
+    {"attention_shared", test_attention_shared_main},
     {"device", test_device_main},
     {"gemm", test_gemm_main},
     {"kv_copy", test_kv_copy_main},

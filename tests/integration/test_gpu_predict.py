@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from http_helpers import REPO, run_tests
 import tarn_test
@@ -27,19 +28,24 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 # The emulated GPU has few multiprocessors. The third case splits groups of segments.
 DEVICE = predict.Device(n_sms=4)
-# The fifth one's bucket of 24 rows is cut to the most that a step has; the second has padding.
-STEPS = [(1, 1, 40), (3, 1, 300), (1, 5, 2100), (1, 70, 0), (20, 1, 3)]
+# The fifth one's bucket of 24 rows is cut to the most that a step has; the second has padding. In
+# the last one groups of four sequences read two segments, and no one shares the third.
+STEPS = [(1, 1, 40), (3, 1, 300), (1, 5, 2100), (1, 70, 0), (20, 1, 3), (9, 1, 600, 550)]
 MOST_ROWS = 20
 
 
-def trace(folder: Path, steps: list[tuple[int, int, int]], *options: str) -> list[list[list[str]]]:
+def step_of(n: int, rows: int, context: int, shared: int = 0, **mode: Any) -> predict.Step:
+    return predict.Step(n, rows, context, shared=shared, **mode)
+
+
+def trace(folder: Path, steps: list[tuple[int, ...]], *options: str) -> list[list[list[str]]]:
     """The traced lines of each step; a step has an embedding and a gather, which is one too."""
     file = folder / "trace"
     argv = [str(tarn_test.program("tarn-bench-emulated")), "--model", str(folder), "--load-format",
             "dummy", "--device", "cuda", "--no-limits", "--repetitions", "1",
             "--max-num-batched-tokens", "128", "--kv-device-bytes", "32M", *options]
-    for n, rows, context in steps:
-        argv += ["--case", f"decode:{n}:{context}" if rows == 1 else f"prefill:{rows}@{context}"]
+    for step in steps:
+        argv += ["--case", predict.Case("", "", step_of(*step), None).bench]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL,
                    env={**os.environ, "TARN_EMULATION_TRACE": str(file)})
     found: list[list[list[str]]] = []
@@ -77,7 +83,7 @@ def check(folder: Path, weights: str, *options: str) -> None:
     model = predict.Model.load(folder).quantized(weights)
     mode = {"invariant": "--batch-invariant" in options, "eager": "--enforce-eager" in options,
             "most_rows": MOST_ROWS}
-    wanted = [expected(predict.step_ops(DEVICE, model, predict.Step(*s, **mode), samples=False))
+    wanted = [expected(predict.step_ops(DEVICE, model, step_of(*s, **mode), samples=False))
               for s in STEPS]
     seen = [0] * len(STEPS)
     for step in trace(folder, STEPS, *options):

@@ -45,6 +45,11 @@ static enum status read_decode(struct bench_case *c, const char *at)
         at++;
         if (read_number(&at, 0, BENCH_TOKENS_MAX, &c->context) != OK)
             return ERR_INVALID;
+        if (*at == '@') {
+            at++;
+            if (read_number(&at, 0, c->context, &c->shared) != OK)
+                return ERR_INVALID;
+        }
     }
     return *at ? ERR_INVALID : OK;
 }
@@ -61,7 +66,7 @@ enum status case_parse(struct bench_case *c, const char *text, struct buf *why)
         return OK;
     return buf_why(why, s,
                    "--case: \"%s\" is none; prefill:512, prefill:512@8192 (behind a "
-                   "context) and decode:BATCH:CONTEXT are",
+                   "context), decode:BATCH:CONTEXT and decode:BATCH:CONTEXT@SHARED are",
                    text);
 }
 
@@ -73,16 +78,18 @@ uint32_t case_defaults(struct bench_case *out)
     uint32_t n = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(prompts); i++)
-        out[n++] = (struct bench_case){BENCH_PREFILL, prompts[i], 1, 0};
+        out[n++] = (struct bench_case){BENCH_PREFILL, prompts[i], 1, 0, 0};
     for (size_t b = 0; b < ARRAY_SIZE(batches); b++)
         for (size_t i = 0; i < ARRAY_SIZE(contexts); i++)
-            out[n++] = (struct bench_case){BENCH_DECODE, 0, batches[b], contexts[i]};
+            out[n++] = (struct bench_case){BENCH_DECODE, 0, batches[b], contexts[i], 0};
     return n;
 }
 
 void case_name(const struct bench_case *c, char *out)
 {
-    if (c->phase == BENCH_DECODE)
+    if (c->shared)
+        snprintf(out, BENCH_CASE_NAME_BYTES, "decode:%u:%u@%u", c->batch, c->context, c->shared);
+    else if (c->phase == BENCH_DECODE)
         snprintf(out, BENCH_CASE_NAME_BYTES, "decode:%u:%u", c->batch, c->context);
     else if (c->context)
         snprintf(out, BENCH_CASE_NAME_BYTES, "prefill:%u@%u", c->prompt, c->context);

@@ -2,7 +2,9 @@
  *
  * Written as a user writes them:
  *   prefill:PROMPT[@CONTEXT]    PROMPT tokens of one sequence behind CONTEXT tokens in the KV cache
- *   decode:BATCH[:CONTEXT]      one token of BATCH sequences, each behind CONTEXT tokens
+ *   decode:BATCH[:CONTEXT[@SHARED]]
+ *                               one token of BATCH sequences, each behind CONTEXT tokens, of which
+ *                               all have the first SHARED in common, in whole blocks
  *
  * Owns    nothing; plain data.
  * Thread  any.
@@ -27,6 +29,7 @@ struct bench_case {
     uint32_t prompt;  /* prefill: tokens to compute; decode: 0 */
     uint32_t batch;   /* sequences; prefill: 1 */
     uint32_t context; /* tokens of each sequence in the KV cache before it starts */
+    uint32_t shared;  /* of these the first ones, which all sequences have; decode only */
 };
 
 NODISCARD enum status case_parse(struct bench_case *c, const char *text, struct buf *why);

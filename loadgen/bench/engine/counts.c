@@ -161,6 +161,7 @@ void counts_floor(const struct bench_shape *m, const struct bench_case *c, uint3
         struct bench_work w;
         n = rows - done < chunk ? rows - done : chunk;
         counts_step(m, c->batch, c->context + done, n, done + n == rows, &w);
+        w.kv_bytes -= (uint64_t)(c->batch - 1) * c->shared * counts_kv_token_bytes(m);
         out->seconds += step_floor(m, &w, l, ops_name, &total);
     }
     for (int k = 0; k < LIMIT_COUNT; k++)

@@ -34,8 +34,9 @@ static const struct option_row rows[] = {
           "compute threads, also of the limits; 0: all cores of this process"),
 
     LIST("Cases", "case", case_texts, "CASE",
-         "prefill:512, prefill:512@8192 (behind a context of 8192) or decode:BATCH:CONTEXT; may be "
-         "given many times; default: prefill of 128, 512, 2048, 4096 and decode of 1, 4, 16, 64 "
+         "prefill:512, prefill:512@8192 (behind a context of 8192), decode:BATCH:CONTEXT or "
+         "decode:BATCH:CONTEXT@SHARED (tokens that all sequences have); may be given many times; "
+         "default: prefill of 128, 512, 2048, 4096 and decode of 1, 4, 16, 64 "
          "sequences at context 0, 1024, 8192"),
     TEXT(NULL, "attention-sizes", attention_sizes, "16:8:128", "H:G:D",
          "`attention`: query heads, KV heads and their dimensions"),

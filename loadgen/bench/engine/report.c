@@ -181,6 +181,7 @@ static enum status fill_row(struct json *o, const struct runner_row *row, bool h
     put(o, "prompt", js_new_int(row->c.prompt), &s);
     put(o, "batch", js_new_int(row->c.batch), &s);
     put(o, "context", js_new_int(row->c.context), &s);
+    put(o, "shared", js_new_int(row->c.shared), &s);
     put(o, "tok_s", js_new_real(row_tok_s(row, row->median)), &s);
     put(o, "limit_share", has_limits ? js_new_real(row_share(row)) : js_new_null(), &s);
     put(o, "limit", has_limits ? text(limits_name(row->floor.limit)) : js_new_null(), &s);

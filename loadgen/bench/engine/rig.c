@@ -22,6 +22,13 @@
 /* Bytes that one task writes when the threads fill a pool. */
 #define FILL_BYTES ((uint64_t)4 << 20)
 
+struct rig_seq {
+    struct cache_seq *kv;
+    const uint32_t *ids;
+    uint32_t *own_ids;   /* NULL: ids lie in those of the rig, at a place of the sequence's own */
+    struct kv_key *keys; /* of own_ids */
+};
+
 struct rig {
     struct rig_info info;
     struct buf model_path;
@@ -32,9 +39,10 @@ struct rig {
     struct forward *forward;
     struct batch batch;
     uint64_t n_blocks_max; /* what memory allows */
-    uint32_t *ids;         /* [n_ids]; sequence i starts at ids + i, so no two are equal */
+    uint32_t *ids;         /* [n_ids] */
     uint32_t n_ids;
-    struct cache_seq **seqs; /* [n_seqs] of the running case */
+    bool shares;          /* some case has sequences with tokens in common */
+    struct rig_seq *seqs; /* [n_seqs] of the running case */
     uint32_t n_seqs;
     struct bench_case c; /* the running case */
 };
@@ -225,7 +233,8 @@ static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *wh
 {
     struct cache_config c = {.group = device_group_of(r->device),
                              .pool = pool_shape(r),
-                             .segment_tokens = KV_SEGMENT_TOKENS_MAX};
+                             .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+                             .prefix_caching = r->shares};
 
     c.pool.n_blocks = (uint32_t)n_blocks;
     r->info.kv_bytes = kv_block_bytes(&c.pool) * n_blocks;
@@ -244,7 +253,7 @@ struct needs {
     uint32_t batch;
 };
 
-static void measure_needs(const struct rig *r, const struct bench_options *o, struct needs *out)
+static void measure_needs(struct rig *r, const struct bench_options *o, struct needs *out)
 {
     *out = (struct needs){2, 1, 1}; /* nothing fits: a small pool that no case uses */
     for (uint32_t i = 0; i < o->n_cases; i++) {
@@ -253,6 +262,7 @@ static void measure_needs(const struct rig *r, const struct bench_options *o, st
 
         if (rig_case_fits(r, c, NULL) != OK)
             continue;
+        r->shares |= c->shared > 0;
         out->n_blocks = case_blocks(c) > out->n_blocks ? case_blocks(c) : out->n_blocks;
         out->n_tokens = n_tokens > out->n_tokens ? n_tokens : out->n_tokens;
         out->batch = c->batch > out->batch ? c->batch : out->batch;
@@ -369,6 +379,32 @@ const struct rig_info *rig_info(const struct rig *r)
 
 /* --- cases --- */
 
+/* Fill the ids and keys of sequence i, which begins as all others do. */
+static enum status make_prompt(struct rig *r, uint32_t i, struct cache_prompt *p)
+{
+    struct rig_seq *q = &r->seqs[i];
+    uint32_t shared = r->c.shared / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+
+    q->own_ids = malloc(p->n_ids * sizeof *q->own_ids);
+    q->keys = calloc(cache_blocks_max(p->n_ids, 0, 0), sizeof *q->keys);
+    if (!q->own_ids || !q->keys)
+        return ERR_NOMEM;
+    for (uint32_t k = 0; k < p->n_ids; k++)
+        q->own_ids[k] = r->ids[k < shared ? k : i + k];
+    p->ids = q->ids = q->own_ids;
+    p->n_keys = kv_chain_prompt(&p->chain, p->ids, p->n_ids, NULL, 0, 0, q->keys);
+    p->keys = q->keys;
+    return OK;
+}
+
+static void close_seq(struct rig_seq *q)
+{
+    cache_seq_close(q->kv);
+    free(q->own_ids);
+    free(q->keys);
+    *q = (struct rig_seq){0};
+}
+
 static enum status open_seq(struct rig *r, uint32_t i)
 {
     uint32_t n_tokens = r->c.context + case_rows_per_seq(&r->c);
@@ -376,18 +412,21 @@ static enum status open_seq(struct rig *r, uint32_t i)
     static const struct kv_scope scope;
     static const struct kv_key no_key; /* nothing is found again, so no block needs a name */
     struct cache_prompt prompt = {.ids = r->ids + i, .n_ids = n_tokens, .keys = &no_key};
-    enum status s;
+    struct rig_seq *q = &r->seqs[i];
+    enum status s = OK;
 
-    kv_chain_init(&prompt.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
-    s = cache_seq_open(r->cache, &prompt, n_tokens, &r->seqs[i]);
-    if (s != OK)
-        return s;
+    *q = (struct rig_seq){.ids = prompt.ids};
     r->n_seqs = i + 1;
-    if (r->c.context == 0)
-        return OK;
-    s = cache_seq_grow(r->seqs[i], r->c.context);
+    kv_chain_init(&prompt.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
+    if (r->shares)
+        s = make_prompt(r, i, &prompt);
     if (s == OK)
-        cache_seq_commit(r->seqs[i], r->c.context);
+        s = cache_seq_open(r->cache, &prompt, n_tokens, &q->kv);
+    if (s != OK || r->c.context == 0)
+        return s;
+    s = cache_seq_grow(q->kv, r->c.context);
+    if (s == OK)
+        cache_seq_commit(q->kv, r->c.context); /* blocks in common become those of the first */
     return s;
 }
 
@@ -411,9 +450,11 @@ static enum status run_step(struct rig *r, uint32_t done, uint32_t n, uint32_t n
 
     batch_reset(&r->batch);
     for (uint32_t i = 0; s == OK && i < r->n_seqs; i++) {
-        s = cache_seq_grow(r->seqs[i], n);
+        const struct rig_seq *q = &r->seqs[i];
+
+        s = cache_seq_grow(q->kv, n);
         if (s == OK)
-            batch_add(&r->batch, r->seqs[i], r->ids + i + pos0, pos0, n, n_out);
+            batch_add(&r->batch, q->kv, q->ids + pos0, pos0, n, n_out);
     }
     return s == OK ? forward_run(r->forward, &r->batch, cache_pool(r->cache), &logits) : s;
 }
@@ -428,13 +469,13 @@ enum status rig_case_pass(struct rig *r)
         s = run_step(r, done, n, done + n == rows);
     }
     for (uint32_t i = 0; i < r->n_seqs; i++)
-        cache_seq_shrink(r->seqs[i]);
+        cache_seq_shrink(r->seqs[i].kv);
     return s == OK ? device_stream_wait(r->device, NULL) : s; /* its end is that of the work */
 }
 
 void rig_case_end(struct rig *r)
 {
     for (uint32_t i = 0; i < r->n_seqs; i++)
-        cache_seq_close(r->seqs[i]);
+        close_seq(&r->seqs[i]);
     r->n_seqs = 0;
 }

@@ -149,7 +149,7 @@ static void near(double a, double b)
 static void floor_of_decode_is_reading(void **state)
 {
     struct bench_shape m = shape(DTYPE_BF16, 0, DTYPE_BF16);
-    struct bench_case c = {BENCH_DECODE, 0, 1, 1024};
+    struct bench_case c = {BENCH_DECODE, 0, 1, 1024, 0};
     struct limits l = some_limits();
     struct bench_floor f;
 
@@ -163,7 +163,7 @@ static void floor_of_decode_is_reading(void **state)
 static void floor_of_prefill_is_arithmetic_of_each_type(void **state)
 {
     struct bench_shape m = shape(DTYPE_I8, 32, DTYPE_I8);
-    struct bench_case c = {BENCH_PREFILL, 1024, 1, 0};
+    struct bench_case c = {BENCH_PREFILL, 1024, 1, 0, 0};
     struct limits l = some_limits();
     struct bench_floor f;
 
@@ -179,7 +179,7 @@ static void floor_of_prefill_is_arithmetic_of_each_type(void **state)
 static void floor_of_a_short_last_chunk_is_reading_again(void **state)
 {
     struct bench_shape m = shape(DTYPE_BF16, 0, DTYPE_BF16);
-    struct bench_case whole = {BENCH_PREFILL, 512, 1, 0}, more = {BENCH_PREFILL, 513, 1, 0};
+    struct bench_case whole = {BENCH_PREFILL, 512, 1, 0, 0}, more = {BENCH_PREFILL, 513, 1, 0, 0};
     struct limits l = some_limits();
     struct bench_floor a, b;
 
@@ -190,6 +190,21 @@ static void floor_of_a_short_last_chunk_is_reading_again(void **state)
     near(b.seconds - a.seconds,
          (double)(2 * LAYER_MACS + 2 * OUTPUT_PACKED + 2048 + 512 * KV_TOKEN_BYTES) / 40e9 -
              (double)(2 * OUTPUT_MACS) / 600e9);
+}
+
+static void shared_context_is_read_once(void **state)
+{
+    struct bench_shape m = shape(DTYPE_BF16, 0, DTYPE_BF16);
+    struct bench_case apart = {BENCH_DECODE, 0, 4, 1024, 0},
+                      shared = {BENCH_DECODE, 0, 4, 1024, 96};
+    struct limits l = some_limits();
+    struct bench_floor a, b;
+
+    (void)state;
+    counts_floor(&m, &apart, 512, &l, "cpu-avx512", &a);
+    counts_floor(&m, &shared, 512, &l, "cpu-avx512", &b);
+    assert_int_equal(a.limit, LIMIT_READ);
+    near(a.seconds - b.seconds, (double)(3 * 96 * KV_TOKEN_BYTES) / 40e9);
 }
 
 static void rate_is_the_fastest_that_the_kernels_can_use(void **state)
@@ -210,7 +225,7 @@ static void rate_is_the_fastest_that_the_kernels_can_use(void **state)
 static void nothing_measured_gives_no_floor(void **state)
 {
     struct bench_shape m = shape(DTYPE_BF16, 0, DTYPE_BF16);
-    struct bench_case c = {BENCH_DECODE, 0, 1, 0};
+    struct bench_case c = {BENCH_DECODE, 0, 1, 0, 0};
     struct limits l = {0};
     struct bench_floor f;
 
@@ -240,13 +255,21 @@ static void median_of_limits_is_void_when_most_are(void **state)
 static void a_case_parses_back_from_its_name(void **state)
 {
     static const char *const good[] = {"prefill:512", "prefill:512@8192", "decode:64:8192",
-                                       "decode:1:0"};
-    static const char *const bad[] = {"",           "prefill",
-                                      "prefill:",   "prefill:0",
-                                      "prefill:-1", "prefill:512:1",
-                                      "decode:0",   "decode:1:",
-                                      "decode:1@5", "decode:99999999999999999999",
-                                      "prefill:1x", "dec:1"};
+                                       "decode:1:0", "decode:16:4100@4096"};
+    static const char *const bad[] = {"",
+                                      "prefill",
+                                      "prefill:",
+                                      "prefill:0",
+                                      "prefill:-1",
+                                      "prefill:512:1",
+                                      "decode:0",
+                                      "decode:1:",
+                                      "decode:1@5",
+                                      "decode:99999999999999999999",
+                                      "prefill:1x",
+                                      "dec:1",
+                                      "decode:2:5@6",
+                                      "decode:2:5@"};
     char name[BENCH_CASE_NAME_BYTES];
     struct bench_case c;
 
@@ -305,6 +328,7 @@ int main(void)
         cmocka_unit_test(floor_of_decode_is_reading),
         cmocka_unit_test(floor_of_prefill_is_arithmetic_of_each_type),
         cmocka_unit_test(floor_of_a_short_last_chunk_is_reading_again),
+        cmocka_unit_test(shared_context_is_read_once),
         cmocka_unit_test(rate_is_the_fastest_that_the_kernels_can_use),
         cmocka_unit_test(nothing_measured_gives_no_floor),
         cmocka_unit_test(median_of_limits_is_void_when_most_are),
