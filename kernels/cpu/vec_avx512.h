@@ -119,6 +119,29 @@ static inline vf v_dot_bf16(vf acc, vf a, vf w)
     return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)w);
 }
 
+/* The lower (odd 0) or upper F8 number of each 16-bit lane as bf16, exactly. A number is moved to
+ * bf16's places, and 120 is added to its exponent; one without exponent is m * 2^-9, which a table
+ * of differences makes of it. */
+static inline vb v_bf16_from_f8(vb codes, int odd)
+{
+    static const uint16_t differences[32] = {0,
+                                             0x3b00 - 0x10,
+                                             0x3b80 - 0x20,
+                                             0x3bc0 - 0x30,
+                                             0x3c00 - 0x40,
+                                             0x3c20 - 0x50,
+                                             0x3c40 - 0x60,
+                                             0x3c60 - 0x70};
+    __m512i c = (__m512i)codes, low = odd ? _mm512_srli_epi16(c, 8) : c;
+    __m512i x = _mm512_srai_epi16(odd ? c : _mm512_slli_epi16(c, 8), 4);
+
+    x = _mm512_and_si512(x, _mm512_set1_epi16((short)0x87f0));
+    return (vb)_mm512_add_epi16(
+        x, _mm512_mask_permutexvar_epi16(_mm512_set1_epi16(120 << 7),
+                                         _mm512_testn_epi16_mask(x, _mm512_set1_epi16(0x780)), low,
+                                         _mm512_loadu_si512(differences)));
+}
+
 /* Round to nearest even; numbers below 2^-126 become 0. */
 static inline vh v_to_bf16_product(vf v)
 {

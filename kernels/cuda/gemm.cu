@@ -1,8 +1,8 @@
 /* gemm.cu - the launcher of matrix products: rounds activations to 16 bits, then calls cuBLASLt or
  * one of Tarn's kernels.
  *
- * cuBLASLt computes products with float weights, unless they must be batch-invariant; quantized
- * weights always use Tarn's kernels. cuBLASLt is column-major, so a call is D[N, T] = W[N, K] *
+ * cuBLASLt computes products with float weights, unless they must be batch-invariant or have one
+ * row; quantized weights always use Tarn's kernels. cuBLASLt is column-major, so a call is D[N, T] = W[N, K] *
  * A[K, T], and Tarn's rows are its columns. A table keeps the algorithm that cuBLASLt
  * chooses for a shape, because the choice takes the host about as long as a small product takes the
  * GPU. A shape for which cuBLASLt has no algorithm uses Tarn's kernel. */
@@ -418,7 +418,10 @@ static enum status multiply_some(struct cuda_context *c, cudaStream_t stream,
 
     if (s != OK)
         return s;
-    if (c->config.batch_invariant || p->w.dtype >= DTYPE_FLOATS ||
+    /* One row waits for memory only, and our kernel begins to read before its inputs are there. */
+    bool is_one_row = p->n_rows == 1 && p->w.dtype != DTYPE_F32;
+
+    if (c->config.batch_invariant || p->w.dtype >= DTYPE_FLOATS || is_one_row ||
         (p->bias && alignment_of(p->bias) < 16)) /* its epilogue needs an aligned bias */
         return multiply_ours(c, stream, p, &no_experts);
     return multiply_cublas(c, stream, p);

@@ -257,7 +257,7 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
 
 def product(device: Device, step: Step, name: str, times: int, weights: tuple[str, int], n: int,
             k: int, t: int, adds: bool = False) -> Op:
-    if weights[1] or step.invariant:
+    if weights[1] or step.invariant or t == 1:
         op = own_product(device, weights, n, k, t)
     else:
         op = Op("", 1, [Launch("cublasLtMatmul", n, t, row_elements(k))],
