@@ -77,6 +77,16 @@ const char *http_query(const struct http_exchange *x, const char *name)
     return NULL;
 }
 
+size_t http_query_all(const struct http_exchange *x, const char *name, const char **out,
+                      size_t n_max)
+{
+    (void)x;
+    (void)name;
+    (void)out;
+    (void)n_max;
+    return 0;
+}
+
 bool http_has_query(const struct http_exchange *x)
 {
     (void)x;
