@@ -1,10 +1,11 @@
 /* gemm_f8.h - products with F8 weights, whose numbers become floats in the first-level cache.
  *
  * A group of a panel is converted once for up to F8_BATCH groups of rows, in registers if there is
- * only one. Each of them multiplies it from a sum of 0 on; then sum = fma(group's sum, scale, sum) (params.h). With vdpbf16ps the
- * numbers become bf16, which holds them exactly, and so do the activations. A pair of bf16 is then
- * not of neighbours: bytes 0 and 2 of a quad are the first pair, bytes 1 and 3 the second one, which
- * saves shuffles. Other variants convert to f32 and multiply f32 activations. */
+ * only one. Each of them multiplies it from a sum of 0 on; then sum = fma(group's sum, scale, sum)
+ * (params.h). With vdpbf16ps the numbers become bf16, which holds them exactly, and activations are
+ * rounded to bf16. A pair of bf16 is then not of neighbours: bytes 0 and 2 of a quad are the first
+ * pair, bytes 1 and 3 the second one, which saves shuffles. Other variants convert to f32 and
+ * multiply f32 activations. */
 #ifndef TARN_KERNELS_CPU_GEMM_F8_H
 #define TARN_KERNELS_CPU_GEMM_F8_H
 

@@ -2,10 +2,10 @@
  * one of Tarn's kernels.
  *
  * cuBLASLt computes products with float weights, unless they must be batch-invariant or have one
- * row; quantized weights always use Tarn's kernels. cuBLASLt is column-major, so a call is D[N, T] = W[N, K] *
- * A[K, T], and Tarn's rows are its columns. A table keeps the algorithm that cuBLASLt
- * chooses for a shape, because the choice takes the host about as long as a small product takes the
- * GPU. A shape for which cuBLASLt has no algorithm uses Tarn's kernel. */
+ * row; quantized weights always use Tarn's kernels. cuBLASLt is column-major, so a call is
+ * D[N, T] = W[N, K] * A[K, T], and Tarn's rows are its columns. A table keeps the algorithm that
+ * cuBLASLt chooses for a shape, because the choice takes the host about as long as a small product
+ * takes the GPU. A shape for which cuBLASLt has no algorithm uses Tarn's kernel. */
 #include <stdlib.h>
 #include <string.h>
 
