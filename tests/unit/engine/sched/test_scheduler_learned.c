@@ -183,33 +183,6 @@ static void long_prompts_do_not_wait_for_all_short_ones(void **state)
     world_close(&w);
 }
 
-/* By its rank alone it would wait for T (ln 600 - ln 25), some 30 s. */
-static void an_answer_that_is_nearly_complete_does_not_wait_for_all_short_ones(void **state)
-{
-    static const uint32_t lengths[] = {5, 5, 5, 60};
-    uint32_t next = 1;
-    struct world w;
-
-    (void)state;
-    open_learned(&w, 6000, 2, 10);
-    w.is_checked = false; /* it is O(n) */
-    teach(&w, lengths, 4, 1000);
-    world_submit(&w, 0, 20, 60);
-    while (w.jobs[0].n_known < 20 + 50)
-        world_step(&w);
-    while (w.jobs[0].is_live) {
-        while (w.n_live < 6) {
-            assert_true(next < 6000);
-            world_submit(&w, next++, 20, 5);
-        }
-        world_step(&w);
-    }
-    double wait_s = world_seconds(w.jobs[0].left_ns - w.jobs[0].came_ns);
-    assert_true(wait_s > 3.5 && wait_s < 7);
-    assert_true(next > 60);
-    world_close(&w);
-}
-
 /* --- tenants --- */
 
 static void a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one(void **state)
@@ -310,7 +283,6 @@ int main(void)
         cmocka_unit_test(cancelled_answers_are_not_learned),
         cmocka_unit_test(a_long_answer_is_overtaken_for_a_bounded_time),
         cmocka_unit_test(long_prompts_do_not_wait_for_all_short_ones),
-        cmocka_unit_test(an_answer_that_is_nearly_complete_does_not_wait_for_all_short_ones),
         cmocka_unit_test(a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one),
         cmocka_unit_test(a_cancelled_request_costs_no_turn),
         cmocka_unit_test(a_target_lets_a_sequence_run_in_time),
