@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/cache_inner.h"
+#include "cache/cache_seq_inner.h"
 #include "cache/policy/replace.h"
 #include "kernels/device.h"
 
@@ -283,7 +283,8 @@ uint32_t cache_n_held(const struct cache *c)
 
 void cache_check(const struct cache *c)
 {
-    ASSERT(store_n_queriers(c->store) == c->n_querying && c->n_querying <= c->n_seqs);
+    ASSERT(store_n_queriers(c->store) == c->n_querying &&
+           c->n_querying <= c->n_seqs * SEQ_PARTS_MAX);
     store_check(c->store);
 }
 
@@ -343,6 +344,13 @@ void cache_leave(struct cache *c)
     cache_assert_owner(c);
     if (c->pool)
         store_leave(c->store);
+}
+
+void cache_drain(struct cache *c)
+{
+    cache_assert_owner(c);
+    if (c->pool)
+        store_drain(c->store);
 }
 
 bool cache_has_left(const struct cache *c)

@@ -111,6 +111,7 @@ struct cache_remote_config {
     uint32_t lookup_ms, pull_ms; /* deadlines: as struct pool_config */
     enum cache_query query;      /* of KV that lies on others: read it, or send queries to it */
     uint32_t query_ms;           /* a layer's answer that takes longer is lost; 0: 250 */
+    uint32_t spread_segments;    /* queries to twice as many segments go to several lenders; 0: 4 */
     uint32_t n_heads;            /* H: a query has H * head_dim floats, a tile H * (head_dim + 2) */
     /* Compute the tiles of a peer's query; another thread than the engine's. NULL: no queries. */
     enum status (*attend)(void *arg, const struct pool_attend *a);
@@ -300,7 +301,7 @@ struct cache_view {
     uint32_t n_segments;
     uint32_t n_tokens; /* committed */
     uint32_t n_slots;  /* committed and grown */
-    /* Segments [remote0, remote0 + n_remote) lie on another instance: their blocks are
+    /* Segments [remote0, remote0 + n_remote) lie on other instances: their blocks are
      * CACHE_NO_BLOCK, and attention to them goes by cache_seq_query(). */
     uint32_t remote0, n_remote;
 };
@@ -309,7 +310,7 @@ void cache_seq_view(const struct cache_seq *s, struct cache_view *out);
 /* Block id and offset of the slot of position pos < n_slots. */
 void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, uint32_t *offset);
 
-/* --- query shipping: attention to KV that stays on another instance (cache_seq_query.c) --- */
+/* --- query shipping: attention to KV that stays on other instances (cache_seq_query.c) --- */
 
 /* Tokens that the sequence is expected to generate yet. With CACHE_QUERY_AUTO it helps to decide
  * whether queries are sent or KV is read (store/query_choice.h). Call it before cache_seq_load().
@@ -327,9 +328,9 @@ uint32_t cache_seq_query_rows(const struct cache_seq *s);
  * row stride q_stride, copied. One such query of a sequence at a time. */
 NODISCARD enum status cache_seq_query(struct cache_seq *s, uint32_t layer, const float *q,
                                       size_t q_stride, uint32_t n_rows);
-/* Wait for the answer, query_ms from cache_seq_query() on at the latest. *tiles
- * [n_remote][n_rows, H, head_dim + 2] is valid until the next cache_seq_query() or the end of the
- * sequence. After an error of either call the sequence has lost its remote part: what it grew in
+/* Wait for the answer, query_ms from cache_seq_query() on at the latest. tiles [n_remote] is filled
+ * in, for each segment [n_rows, H, head_dim + 2], valid until the next cache_seq_query() or the end
+ * of the sequence. After an error of either call the sequence has lost its remote part: what it grew in
  * this step is to be given back, then cache_seq_drop(); it sends no queries again. */
 NODISCARD enum status cache_seq_answer(struct cache_seq *s, const float **tiles);
 
@@ -466,6 +467,9 @@ uint32_t cache_pool_deadline_ms(const struct cache *c);
 /* Begin to hand over to other instances what no other one holds. cache_poll() goes on with it; the
  * cache serves as before. Further calls have no effect. */
 void cache_leave(struct cache *c);
+/* No more requests come: what a sequence computes behind KV of another instance is handed to that
+ * instance when the sequence ends. */
+void cache_drain(struct cache *c);
 /* Whether all that can be handed over has been. True without a pool. */
 bool cache_has_left(const struct cache *c);
 /* Messages to and from other members (cache/pool/pool_note.h). NULL without a pool. Any thread. */

@@ -22,7 +22,7 @@ struct cache {
     uint64_t now_ns;                  /* of the latest cache_poll() */
     uint32_t n_seqs;
     uint32_t n_loading;  /* of these: they wait for their KV */
-    uint32_t n_querying; /* sequences that hold a lookup for queries */
+    uint32_t n_querying; /* parts of sequences: each holds a lookup for queries */
     uint64_t n_ways[CACHE_N_WAYS];
     uint64_t n_nonces;
     uint64_t n_query_tokens, n_hit_tokens, n_restored_tokens;

@@ -121,8 +121,7 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     }
     s->end.node = KTREE_ROOT;
     set_loading(s, reads_slow(c));
-    s->lookups[0] = s->lookups[1] = s->remote.lookup = STORE_NO_LOOKUP;
-    s->query = POOL_NO_QUERY;
+    s->own_lookup = STORE_NO_LOOKUP;
     c->n_seqs++;
     *out = s;
     return OK;
@@ -255,7 +254,7 @@ static void let_go(struct cache_seq *s, bool leaves)
     s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
     set_loading(s, reads_slow(s->cache));
     s->has_looked = s->has_chosen = false;
-    s->n_offered = 0;
+    s->n_offered = s->n_spread = 0;
 }
 
 void cache_seq_drop(struct cache_seq *s)
@@ -299,6 +298,7 @@ void cache_seq_close(struct cache_seq *s)
     }
     uint32_t n_blocks = s->end.n_blocks; /* closed and in the tree */
     uint32_t n_known = n_known_blocks(s);
+    bequeath_private(s);
     let_go(s, s->cache->config.prefix_caching);
     end_queries(s);
     if (s->keeps && s->cache->config.prefix_caching) {

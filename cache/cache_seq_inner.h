@@ -18,9 +18,23 @@ struct cursor {
     uint32_t span;         /* index of the next span end */
 };
 
-/* Whole segments of a path, blocks [from, to), on the instance that a lookup found. */
+#define SEQ_LOOKUPS_MAX POOL_AVOID_MAX /* of one waiting sequence */
+#define SEQ_LENDERS_MAX 4u             /* instances over which a long part is spread */
+#define SEQ_PARTS_MAX (2 * SEQ_LENDERS_MAX)
+
+/* Consecutive segments of a remote range that one lookup found. */
+struct remote_part {
+    uint32_t lookup; /* the sequence is one of its queriers */
+    uint32_t to;     /* after its last block; it begins where the part before ends */
+    uint32_t n_segments;
+    uint32_t query;     /* of the pool; POOL_NO_QUERY */
+    uint32_t n_queried; /* segments that the query names */
+};
+
+/* Whole segments of a path, blocks [from, to), on the instances that lookups found. */
 struct remote_range {
-    uint32_t lookup; /* STORE_NO_LOOKUP: none. Else the sequence is one of its queriers */
+    struct remote_part parts[SEQ_PARTS_MAX];
+    uint32_t n_parts; /* 0: there is no range */
     uint32_t from, to;
     uint32_t pos0;     /* the first token of `from` */
     struct cursor end; /* after them */
@@ -65,15 +79,17 @@ struct cache_seq {
     uint64_t n_load_events;
     bool has_looked;                  /* the pool was asked, or need not be */
     uint32_t promised0, promised_end; /* blocks that the pool knows as coming; end 0: none */
-    uint32_t lookups[2];              /* of another request, and its own; STORE_NO_LOOKUP */
-    bool has_chosen;                  /* whether to send queries, for what was found */
+    uint32_t lookups[SEQ_LOOKUPS_MAX], n_lookups; /* of which it is a user while it loads */
+    uint32_t own_lookup; /* its latest one for the tree; STORE_NO_LOOKUP: none */
+    uint32_t n_spread;   /* parts of the range for which other lenders were asked */
+    bool has_chosen;     /* whether to send queries, for what was found */
     bool never_queries;
     uint32_t n_offered;         /* leading blocks that this and other instances had */
     uint32_t n_output;          /* tokens that it is expected to generate */
     struct remote_range remote; /* chosen while it waited; in use while n_remote > 0 */
     uint32_t remote0, n_remote; /* segments that lie elsewhere */
     uint32_t n_remote_blocks;   /* behind end.n_blocks */
-    uint32_t query;             /* of the pool; POOL_NO_QUERY */
+    uint32_t query_rows;        /* of the queries under way */
     uint64_t query_until_ns;
     bool waits; /* it would have run, had it not been loading: since wait_began_s */
     double wait_began_s;
@@ -139,8 +155,9 @@ void hold_block(struct cache_seq *s, uint32_t id);
 /* --- cache_seq_query.c --- */
 
 bool may_choose_queries(const struct cache_seq *s);
-/* All lookups of the sequence are answered: choose whether it sends queries, once. */
-void choose_queries(struct cache_seq *s);
+/* All lookups of the sequence are answered: choose whether it sends queries, once. True: first a
+ * further lookup is to be answered. */
+bool choose_queries(struct cache_seq *s);
 /* Ask the pool again if queries were chosen and are not possible any more. */
 void reconsider_queries(struct cache_seq *s);
 /* Whether the waiting sequence would send queries if it attached now. *m: the match of its path,
@@ -148,10 +165,16 @@ void reconsider_queries(struct cache_seq *s);
 bool may_attach_remote(const struct cache_seq *s, struct ktree_match *m);
 /* Append the remote part behind the local one. found: as cache_seq_attach(). */
 void attach_remote(struct cache_seq *s, uint32_t *found);
+/* The sequence ends: hand its private blocks behind the remote part to the lender of its end, if
+ * they are wanted again, or this instance drains. */
+void bequeath_private(struct cache_seq *s);
 /* The sequence sends no queries any more, until it chooses again. */
 void end_queries(struct cache_seq *s);
 
 /* --- cache_seq_wait.c --- */
+
+/* Describe the first n closed blocks. */
+void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t n);
 
 /* Tell the pool what the sequence is going to compute, once; and that it has, or will not. */
 void promise_blocks(struct cache_seq *s);
@@ -168,11 +191,9 @@ static inline void set_loading(struct cache_seq *s, bool is_loading)
 static inline void stop_loading(struct cache_seq *s)
 {
     set_loading(s, false);
-    for (int i = 0; i < 2; i++) {
-        if (s->lookups[i] != STORE_NO_LOOKUP)
-            store_end_lookup(s->cache->store, s->lookups[i]);
-        s->lookups[i] = STORE_NO_LOOKUP;
-    }
+    while (s->n_lookups > 0)
+        store_end_lookup(s->cache->store, s->lookups[--s->n_lookups]);
+    s->own_lookup = STORE_NO_LOOKUP;
 }
 
 #endif

@@ -55,8 +55,7 @@ bool cache_seq_prefetch(struct cache_seq *s)
     return s->was_prefetched;
 }
 
-/* Describe the first n closed blocks. */
-static void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t n)
+void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t n)
 {
     struct cursor at = {0};
 
@@ -77,8 +76,7 @@ void promise_blocks(struct cache_seq *s)
     uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
     struct ktree_match m;
 
-    if (!c->pool || !c->config.prefix_caching || s->promised_end > 0 ||
-        s->remote.lookup != STORE_NO_LOOKUP)
+    if (!c->pool || !c->config.prefix_caching || s->promised_end > 0 || s->remote.n_parts > 0)
         return; /* what lies behind a part that stays elsewhere is private */
     m = match_path(s);
     if (m.n_blocks >= n)
@@ -97,24 +95,65 @@ void end_promise(struct cache_seq *s)
     s->promised_end = 0;
 }
 
+static bool is_looking(const struct cache_seq *s)
+{
+    for (uint32_t i = 0; i < s->n_lookups; i++)
+        if (store_is_looking(s->cache->store, s->lookups[i]))
+            return true;
+    return false;
+}
+
+static bool has_answer(const struct cache_seq *s)
+{
+    for (uint32_t i = 0; i < s->n_lookups; i++)
+        if (!store_is_looking(s->cache->store, s->lookups[i]))
+            return true;
+    return false;
+}
+
+/* Join the lookups of other requests for the path; one place is kept for an own one. */
+static void join_lookups(struct cache_seq *s, uint32_t n)
+{
+    uint32_t lookup;
+
+    while (s->n_lookups + 1 < SEQ_LOOKUPS_MAX &&
+           (lookup = store_join_lookup(s->cache->store, s->keys, n, s->lookups, s->n_lookups)) !=
+               STORE_NO_LOOKUP)
+        s->lookups[s->n_lookups++] = lookup;
+}
+
+/* Ask the pool once, and again while other instances are said to have more than was found. */
+static void ask_pool(struct cache_seq *s, uint32_t n)
+{
+    struct cache *c = s->cache;
+    bool is_more = s->own_lookup != STORE_NO_LOOKUP && store_leaves_more(c->store, s->own_lookup);
+
+    if ((s->has_looked && !is_more) || s->n_lookups == SEQ_LOOKUPS_MAX)
+        return;
+    describe_blocks(s, c->meta, n);
+    s->own_lookup = store_begin_lookup(
+        c->store, &(struct store_ask){.keys = s->keys,
+                                      .meta = c->meta,
+                                      .n = n,
+                                      .n_delayed = 1 + c->n_seqs - c->n_loading,
+                                      .others = s->lookups,
+                                      .n_others = s->has_looked ? s->n_lookups : 0});
+    s->has_looked = true;
+    if (s->own_lookup != STORE_NO_LOOKUP)
+        s->lookups[s->n_lookups++] = s->own_lookup;
+}
+
 /* Ask the pool for what no tier here has. True: an answer is awaited. */
 static bool looks_elsewhere(struct cache_seq *s)
 {
-    struct cache *c = s->cache;
-    uint32_t n = n_keys_to_match(s);
+    uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
 
-    n = n < POOL_PATH_MAX ? n : POOL_PATH_MAX;
-    if (s->lookups[0] == STORE_NO_LOOKUP)
-        s->lookups[0] = store_join_lookup(c->store, s->keys, n);
-    if (s->lookups[0] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[0]))
-        return true;
-    if (!s->has_looked) {
-        describe_blocks(s, c->meta, n);
-        s->lookups[1] =
-            store_begin_lookup(c->store, s->keys, c->meta, n, 1 + c->n_seqs - c->n_loading);
-        s->has_looked = true;
+    if (s->n_spread == 0) {
+        join_lookups(s, n);
+        if (!is_looking(s))
+            ask_pool(s, n);
     }
-    return s->lookups[1] != STORE_NO_LOOKUP && store_is_looking(c->store, s->lookups[1]);
+    return is_looking(s);
 }
 
 /* The blocks before the remote part could not be read: read the rest, too, or compute it. */
@@ -144,13 +183,13 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
         return true;
     bool looks = s->cache->pool && looks_elsewhere(s);
     if (s->cache->pool && !looks)
-        choose_queries(s);
-    bool queries = s->remote.lookup != STORE_NO_LOOKUP;
+        looks = choose_queries(s);
+    bool queries = s->remote.n_parts > 0;
     uint32_t n = queries ? s->remote.from : n_keys_to_match(s);
     enum store_load_state state = STORE_LOADED;
-    /* A lookup of another request may have found blocks to which this sequence will send queries:
-     * no block is read before that is decided. */
-    if (!looks || s->lookups[0] == STORE_NO_LOOKUP || !may_choose_queries(s))
+    /* A lookup may have found blocks to which this sequence will send queries: no block is read
+     * before that is decided. */
+    if (!looks || !has_answer(s) || !may_choose_queries(s))
         state = store_load(st, s->keys, n, s, is_told ? s->due_s : STORE_NO_DUE, queries);
     s->n_load_events = n_events;
     s->is_reading = state == STORE_LOADING || (looks && state == STORE_LOADED);

@@ -224,6 +224,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
                                    .n_out_max = choose_logits_rows(e),
                                    .n_pos = max_model_len,
                                    .n_seqs_max = c->max_num_seqs,
+                                   .adapter_rank = c->max_adapters ? c->max_adapter_rank : 0,
                                    .n_blocks_max =
                                        n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
                                    .graphs = !c->enforce_eager,
@@ -584,6 +585,7 @@ static const char *weights_name(const struct weights *w)
                       "8-bit codes as stored (groups of 128)"},
         [DTYPE_A4] = {"4-bit codes as stored (groups of 32)",
                       "4-bit codes as stored (groups of 128)"},
+        [DTYPE_F8] = {NULL, "fp8 (groups of 128)"},
     };
     struct quantization q = w->quantization;
 
@@ -728,6 +730,8 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = weights_load(&e->weights, &e->weights_config, why);
     }
     if (s == OK)
+        s = engine_create_adapters(e, why);
+    if (s == OK)
         s = load_tokenizer(e, why);
     if (s == OK)
         s = engine_open_draft(e, why);
@@ -788,6 +792,7 @@ void engine_close(struct engine *e)
     ring_fini(&e->submitted);
     chat_template_destroy(e->chat_template);
     tokenizer_destroy(e->tokenizer);
+    adapters_destroy(e->adapters);
     weights_free(&e->weights);
     device_close(e->device);
     form_worker_destroy(e->form_worker);

@@ -28,6 +28,7 @@
 #include "engine/sched/scheduler.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
+struct adapters;
 struct engine;
 
 struct engine_config {
@@ -35,7 +36,7 @@ struct engine_config {
     const char *device;          /* "auto", "cpu", "cuda", "ref" */
     const char *cpu_variant;     /* NULL = best of the machine */
     const char *dtype;           /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
-    const char *quantization;    /* of weights, at load: "auto", "none", "int8", "int4" */
+    const char *quantization;    /* of weights: one of QUANTIZATION_NAMES */
     uint32_t quantization_group; /* 32 or 128; 0 = the best for that type */
     const char *packed_dir;      /* quantized weights are kept here; NULL: they are not */
     uint64_t packed_bytes;       /* limit on all files there */
@@ -70,6 +71,8 @@ struct engine_config {
     const char *draft_model_dir; /* a second model that guesses; NULL: none */
     uint64_t draft_kv_bytes;     /* of that model's KV; 0: draft_model.h says how much */
     bool speculate_always;       /* guess as much as there is room for, whatever it costs (tests) */
+    uint32_t max_adapters;       /* LoRA adapters that may be loaded at once; 0: none */
+    uint32_t max_adapter_rank;   /* at least 1 with max_adapters */
     uint64_t kv_bytes;           /* 0 = chosen from free memory */
     double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above
                                       0 and at most 1, that weights, buffers and KV may take */
@@ -193,6 +196,9 @@ bool engine_has_left_pool(const struct engine *e);
 struct pool_notes *engine_notes(struct engine *e);
 /* List the instances of the pool, this one first, as cache_instances(). 0 without a pool. */
 uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max);
+
+/* The adapters that requests may have (request_adapt()). NULL without max_adapters. */
+struct adapters *engine_adapters(const struct engine *e);
 
 /* A request that is not submitted. */
 struct estimate_query {

@@ -119,6 +119,14 @@ enum status engine_estimate(struct engine *e, const struct estimate_query *query
     return ask(e, &q);
 }
 
+enum status engine_place_adapter(struct engine *e, struct adapter *a)
+{
+    struct question q = {.adapter = a, .placed = ERR_UNAVAILABLE};
+    enum status s = e->thread_runs ? ask(e, &q) : adapter_place(a, e->device);
+
+    return s == OK && e->thread_runs ? q.placed : s;
+}
+
 static void answer_spans(const struct engine *e, const struct question *q)
 {
     for (uint32_t i = 0; i < q->n_keys; i++)
@@ -143,6 +151,8 @@ static bool answer_question(struct engine *e)
         answer_spans(e, q);
         if (q->session)
             answer_session(e, q);
+        if (q->adapter)
+            q->placed = adapter_place(q->adapter, e->device);
         if (q->view) {
             cache_stats(e->cache, &q->view->stats);
             q->view->n_spans =

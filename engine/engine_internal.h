@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/ring.h"
+#include "engine/adapters.h"
 #include "engine/run/attend.h"
 #include "engine/run/batch.h"
 #include "engine/run/cost_profile.h"
@@ -42,6 +43,8 @@ struct question {
     uint64_t session; /* to be looked at, into *seen; 0: none */
     bool closes;      /* the session is closed then */
     struct engine_session *seen;
+    struct adapter *adapter; /* to be brought to the device; NULL: nothing */
+    enum status placed;      /* the result */
 };
 
 /* The owner of the contest: the contest thread while it runs, else the engine thread. */
@@ -57,6 +60,7 @@ struct engine {
     struct device *device;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template;
+    struct adapters *adapters; /* NULL: none; locks itself */
     char *model_dir;
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     uint32_t n_slots;
@@ -111,6 +115,7 @@ struct engine {
     uint32_t mask_slice;                  /* work for a row's mask in this step */
     struct sampler_candidate *candidates; /* [n_logits_max, V]; NULL with a device_sampler */
     float *raw_logits;                    /* the same */
+    uint32_t n_adapted;                   /* sequences with an adapter */
     uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
     struct acceptance accept;             /* of the guesses of all sequences */
     struct draft_rows draft_rows;
@@ -203,6 +208,16 @@ void engine_advance_contest(struct engine *e);
 /* Answer a pending question, on the engine thread, between two steps. True: the answer may have
  * begun writes to disk. */
 bool engine_answer(struct engine *e);
+/* Bring an adapter to the device, which is not a host's. Waits for the engine thread. */
+NODISCARD enum status engine_place_adapter(struct engine *e, struct adapter *a);
+
+/* --- engine_adapters.c --- */
+
+NODISCARD enum status engine_create_adapters(struct engine *e, struct buf *why);
+/* Put the planned sequences of each adapter beside each other. */
+void engine_sort_adapted(struct engine *e);
+/* Publish how many sequences of each adapter run and wait. */
+void engine_count_adapted(struct engine *e);
 
 /* --- draft.c --- */
 

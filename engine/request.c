@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/engine_internal.h"
 #include "engine/run/vocab_mask.h"
@@ -154,6 +155,7 @@ static enum status alloc_outputs(struct request *r, uint32_t n_ids, uint32_t n_o
 
 static void free_request(struct request *r)
 {
+    adapter_unref(r->adapter);
     grammar_unref(r->grammar);
     free(r->ids);
     free(r->out);
@@ -252,6 +254,16 @@ enum status request_predict(struct request *r, const struct engine *e, const uin
     r->prediction = copy;
     r->n_prediction = n;
     return OK;
+}
+
+void request_adapt(struct request *r, const struct engine *e, struct adapter *adapter)
+{
+    struct kv_scope scope = r->prompt.chain.scope;
+
+    ASSERT(!r->adapter);
+    adapter_narrow(adapter, &scope);
+    hash_prompt(r, e, &scope, 0, (struct kv_key *)(uintptr_t)r->prompt.keys);
+    r->adapter = adapter_ref(adapter);
 }
 
 void request_ref(struct request *r)

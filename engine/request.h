@@ -31,6 +31,7 @@
 
 #define CACHE_TTL_FOREVER UINT32_MAX
 
+struct adapter;
 struct engine;
 
 /* The first n_tokens of a prompt, whose KV is held for ttl_s after the request's end. */
@@ -56,6 +57,7 @@ struct request {
     uint64_t cache_bytes_max;      /* of all KV that requests of this tenant hold; 0: no bound */
     struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending */
     uint32_t n_breaks;
+    struct adapter *adapter;    /* a reference, set by request_adapt(); NULL: the model alone */
     struct grammar *grammar;    /* the form of the answer, a reference; NULL: any text */
     const uint32_t *prediction; /* [n_prediction] ids of an answer that the client expects: a source
                                    of guesses, which changes no token (request_predict()) */
@@ -120,6 +122,10 @@ NODISCARD enum status request_create(struct request **out, const struct engine *
  * vocabulary, ERR_NOMEM. */
 NODISCARD enum status request_predict(struct request *r, const struct engine *e,
                                       const uint32_t *ids, uint32_t n, struct buf *why);
+/* Have the request computed with an adapter, of which it takes a reference; before
+ * engine_submit(). The KV of the whole prompt then belongs to a scope of the adapter's inside of
+ * the request's scope: nothing of it is public. */
+void request_adapt(struct request *r, const struct engine *e, struct adapter *adapter);
 void request_ref(struct request *r);
 void request_unref(struct request *r); /* NULL is fine */
 

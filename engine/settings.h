@@ -19,7 +19,7 @@
 #define DTYPE_NAMES "auto|f32|bf16|f16"
 #define KV_DTYPE_NAMES DTYPE_NAMES "|int8|fp8"
 #define LOAD_FORMAT_NAMES "auto|dummy"
-#define QUANTIZATION_NAMES "auto|none|int8|int4"
+#define QUANTIZATION_NAMES "auto|none|int8|int4|fp8"
 /* In the order of enum latency_objective (sched/lengths.h). */
 #define LATENCY_OBJECTIVE_NAMES "normalized|e2e"
 #define KV_SWAP_NAMES "proactive|reactive"

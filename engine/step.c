@@ -112,6 +112,16 @@ static void learn_end(struct engine *e, const struct request *r, const struct es
         engine_note_end(e, r, estimate);
 }
 
+/* A sequence of the adapter ends: the counts are those of the others, after the step. */
+static void forget_adapter(struct engine *e, struct adapter *a)
+{
+    if (!a)
+        return;
+    e->n_adapted--;
+    atomic_store(&a->n_running, 0);
+    atomic_store(&a->n_waiting, 0);
+}
+
 /* End a request for any reason, and release everything that it holds. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
@@ -129,6 +139,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
     form_close(&q->form);
     lookup_fini(&q->lookup);
     draft_model_drop(e->draft_model, slot);
+    forget_adapter(e, r->adapter);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
     e->live_slots[q->live_at] = last;
     e->lineup.seqs[last].live_at = q->live_at;
@@ -245,6 +256,7 @@ static void take_submitted(struct engine *e, uint64_t now)
         e->lineup.seqs[slot].live_at = e->n_slots - e->n_free_slots;
         e->live_slots[e->lineup.seqs[slot].live_at] = slot;
         e->n_free_slots--;
+        e->n_adapted += r->adapter != NULL;
         struct sched_request asked = asked_of(e, r);
         asked.n_cached = lineup_submit(&e->lineup, slot, kv, &asked, now);
         engine_note_arrival(e, slot, &asked);
@@ -333,6 +345,8 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 
         batch_add(b, q->kv, q->req->ids + f.n_computed, f.n_computed, item->n_tokens + q->n_guessed,
                   0);
+        if (q->req->adapter)
+            batch_adapt(b, q->req->adapter);
         if (!f.gives_token)
             continue;
         q->out0 = b->n_out;
@@ -589,6 +603,7 @@ static bool begin_step(struct engine *e, uint64_t now, bool *holds)
         if (e->lineup.items[i].is_first)
             note_admitted(e, e->lineup.items[i].slot, now);
     hold_back(e, now);
+    engine_sort_adapted(e);
     *holds = n > e->lineup.n_items;
     return e->lineup.n_items > 0;
 }
@@ -647,6 +662,7 @@ void engine_publish_stats(struct engine *e)
     e->live.n_preemptions = e->live.scheduler.n_preempted_for_place +
                             e->live.scheduler.n_preempted_for_memory + e->live.n_query_preemptions;
     engine_publish_room(e);
+    engine_count_adapted(e);
     e->live.n_plans_ahead = e->lineup.n_planned_ahead;
     e->live.n_graph_steps = forward_graphs(e->forward).n_replayed;
     engine_publish_estimate(e, clock_now_ns());
@@ -659,6 +675,8 @@ void engine_publish_stats(struct engine *e)
 static void attend_pool(struct engine *e)
 {
     cache_set_load(e->cache, e->live.n_waiting, e->live.n_running);
+    if (atomic_load(&e->draining))
+        cache_drain(e->cache);
     if (!atomic_load(&e->leave_wanted) || atomic_load(&e->has_left))
         return;
     cache_leave(e->cache);
@@ -682,6 +700,7 @@ void *engine_loop(void *arg)
          * answer. */
         if (engine_answer(e))
             copying = true;
+        adapters_free_unused(e->adapters);
         engine_advance_contest(e);
         bool is_paused = atomic_load(&e->is_paused) && !atomic_load(&e->draining);
         bool holds = false, runs = !is_paused && begin_step(e, now, &holds);

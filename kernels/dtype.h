@@ -28,10 +28,8 @@ enum dtype {
     DTYPE_I4,
     DTYPE_A8, /* affine: unsigned codes, with a scale and an offset per group */
     DTYPE_A4,
-    DTYPE_COUNT, /* number of types of weights */
-    /* Of KV only; the number is part of fingerprints. 1 sign, 4 exponent and 3 mantissa bits, bias
-     * 7, without infinities (e4m3fn). */
-    DTYPE_F8 = 16
+    DTYPE_F8,   /* 1 sign, 4 exponent and 3 mantissa bits, bias 7, without infinities (e4m3fn) */
+    DTYPE_COUNT /* the numbers of all types are part of fingerprints */
 };
 
 /* Bytes of an element of a float type. */
@@ -45,7 +43,7 @@ static inline size_t dtype_bytes(enum dtype t)
 TARN_HOST_DEVICE
 static inline uint32_t dtype_bits(enum dtype t)
 {
-    return t == DTYPE_I8 || t == DTYPE_A8 ? 8 : 4;
+    return t == DTYPE_I4 || t == DTYPE_A4 ? 4 : 8;
 }
 
 /* Whether groups of a quantized type have an offset beside the scale. */

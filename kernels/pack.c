@@ -1,6 +1,7 @@
 /* pack.c - the places of weights in both layouts, and the scalar conversions between dtypes. */
 #include "kernels/pack.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -175,7 +176,7 @@ uint32_t pack_row_stride(uint32_t k)
 /* WEIGHT_ROWS: bytes of one group's scale and offset. */
 static size_t group_head_bytes(enum dtype t)
 {
-    return (dtype_is_affine(t) ? 2 : 1) * sizeof(uint16_t);
+    return pack_head_bytes(t) / PANEL_COLS;
 }
 
 /* WEIGHT_ROWS: bytes of one row's elements; and of its scales and offsets. */
@@ -309,14 +310,17 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
                                    .scale_step = row_scale_bytes(w),
                                    .quad = data + n * row_bytes(w) + at,
                                    .quad_step = mixed ? 16 : 4,
+                                   .paired = w->dtype == DTYPE_F8,
                                    .row_step = row_bytes(w)};
     }
+    size_t scale_bytes = w->dtype == DTYPE_F8 ? sizeof(float) : sizeof(uint16_t);
+
     data += n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, w->group) +
             group * pack_group_bytes(w->dtype, w->group);
     n %= PANEL_COLS;
-    return (struct pack_group){.scale = data + n * sizeof(uint16_t),
+    return (struct pack_group){.scale = data + n * scale_bytes,
                                .offset_at = PANEL_COLS * sizeof(uint16_t),
-                               .scale_step = sizeof(uint16_t),
+                               .scale_step = scale_bytes,
                                .quad = data + pack_head_bytes(w->dtype) + n * (size_t)4,
                                .quad_step = PANEL_COLS * 4,
                                .row_step = 4};
@@ -343,30 +347,30 @@ static inline void put_quad(const struct weight *w, unsigned char *quad, const u
     memcpy(quad, &word, sizeof(word));
 }
 
-/* Put n codes of one output at their places; bytes behind them stay 0. */
-static void put_codes(const struct weight *w, unsigned char *quad, size_t quad_step,
-                      const uint8_t *codes, uint32_t n)
+/* Put n codes of one group and output at their places; bytes behind them stay 0. */
+static void put_codes(const struct weight *w, const struct pack_group *g, const uint8_t *codes,
+                      uint32_t n)
 {
-    uint32_t per_quad = 32 / dtype_bits(w->dtype), n_whole = n / per_quad * per_quad;
+    uint32_t per_quad = 32 / dtype_bits(w->dtype), n_whole = n / per_quad;
     uint8_t few[8] = {0};
 
-    for (uint32_t i = 0; i < n_whole; i += per_quad, quad += quad_step)
-        put_quad(w, quad, codes + i);
-    if (n_whole < n) {
-        memcpy(few, codes + n_whole, n - n_whole);
-        put_quad(w, quad, few);
+    for (uint32_t i = 0; i < n_whole; i++)
+        put_quad(w, g->quad + pack_quad_offset(g, i), codes + (size_t)i * per_quad);
+    if (n_whole * per_quad < n) {
+        memcpy(few, codes + (size_t)n_whole * per_quad, n - n_whole * per_quad);
+        put_quad(w, g->quad + pack_quad_offset(g, n_whole), few);
     }
 }
 
 /* One group after the other for all rows of a panel, so that the lines being written stay in the
  * first-level cache until they are full. */
-void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
-                      const float *scales, const float *offsets, uint32_t code_group,
-                      uint32_t n_rows)
+void pack_coded_rows(const struct weight *w, uint32_t n0, const uint8_t *codes, const float *scales,
+                     const float *offsets, uint32_t code_group, uint32_t n_rows)
 {
+    bool affine = dtype_is_affine(w->dtype);
     uint32_t n_groups, end;
 
-    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows && dtype_is_affine(w->dtype));
+    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows && (affine || w->dtype == DTYPE_F8));
     ASSERT((w->group == 32 || w->group == 128) && code_group && code_group % w->group == 0);
     n_groups = (w->k - 1) / code_group + 1;
     for (uint32_t first = n0; first < n0 + n_rows; first = end) {
@@ -379,9 +383,13 @@ void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
             for (uint32_t n = first; n < end; n++) {
                 size_t row = n - n0, from = row * n_groups + k / code_group;
 
-                put_u16(g.scale, f16_from_f32(scales[from]));
-                put_u16(g.scale + g.offset_at, f16_from_f32(offsets[from]));
-                put_codes(w, g.quad, g.quad_step, codes + row * w->k + k, n_k);
+                if (affine) {
+                    put_u16(g.scale, f16_from_f32(scales[from]));
+                    put_u16(g.scale + g.offset_at, f16_from_f32(offsets[from]));
+                } else {
+                    memcpy(g.scale, &scales[from], sizeof(float));
+                }
+                put_codes(w, &g, codes + row * w->k + k, n_k);
                 g.scale += g.scale_step;
                 g.quad += g.row_step;
             }
@@ -392,7 +400,9 @@ void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k)
 {
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
-    return dtype_load(dtype_is_affine(w->dtype) ? DTYPE_F16 : DTYPE_BF16,
+    return dtype_load(dtype_is_affine(w->dtype) ? DTYPE_F16
+                      : w->dtype == DTYPE_F8    ? DTYPE_F32
+                                                : DTYPE_BF16,
                       pack_group_of(w, n, k).scale, 0);
 }
 
@@ -410,11 +420,11 @@ int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
     struct pack_group g = pack_group_of(w, n, k);
     uint32_t i = k % w->group;
-    int zero = dtype_is_affine(w->dtype) ? 0 : w->dtype == DTYPE_I8 ? 128 : 8;
+    int zero = w->dtype == DTYPE_I8 ? 128 : w->dtype == DTYPE_I4 ? 8 : 0;
     unsigned half; /* index of the half-byte in the four bytes of 4-bit elements */
 
     if (dtype_bits(w->dtype) == 8)
-        return g.quad[i / 4 * g.quad_step + i % 4] - zero;
+        return g.quad[pack_quad_offset(&g, i / 4) + i % 4] - zero;
     half = w->layout == WEIGHT_ROWS ? i % 8 / 2 + 4 * (i % 2) : 2 * (i % 4) + i % 8 / 4;
     return (g.quad[i / 8 * g.quad_step + half / 2] >> 4 * (half % 2) & 15) - zero;
 }
@@ -424,6 +434,8 @@ float pack_at(const struct weight *w, uint32_t n, uint32_t k)
     ASSERT(n < w->n && k < w->k);
     if (dtype_is_affine(w->dtype)) /* the product of a code and a scale of 11 bits is exact */
         return (float)pack_int_at(w, n, k) * pack_scale_at(w, n, k) + pack_offset_at(w, n, k);
+    if (w->dtype == DTYPE_F8)
+        return kv_unrounded(DTYPE_F8, (unsigned char)pack_int_at(w, n, k)) * pack_scale_at(w, n, k);
     if (w->dtype >= DTYPE_FLOATS)
         return (float)pack_int_at(w, n, k) * pack_scale_at(w, n, k);
     if (w->layout == WEIGHT_ROWS)

@@ -17,6 +17,8 @@
  *     scale[32], offset[32]               f16; a weight is u * scale + offset
  *               Behind the end of K or N the padding is 0 bytes; kernels multiply it by
  *               activations of 0.
+ *   f8:         the same groups with e4m3 numbers as u, behind scale[32], f32; a weight is
+ *               u * scale
  * A kernel walks one panel from k = 0 to K for as many rows as it has accumulators. With one row or
  * twelve, each output sees the same operations in the same order.
  *
@@ -31,6 +33,8 @@
  *               groups wholly behind K.
  *   a8, a4:     codes as i8 and i4 (groups of 128), then, from the next multiple of 256 bytes on,
  *               pairs (scale, offset)[N][stride / group], f16; (0, 0) for groups wholly behind K.
+ *   f8:         row[stride] of e4m3 numbers, then the scales as those of i8, but f32. Of each 16
+ *               words of four elements, word 8a+2c+j is at 4c+2a+j
  *
  * Owns    nothing; the caller supplies the destination (pack_bytes() long, 64-byte aligned).
  * Thread  any; distinct panels may be packed at the same time.
@@ -70,9 +74,16 @@ size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group);
 TARN_HOST_DEVICE
 static inline uint32_t pack_head_bytes(enum dtype t)
 {
-    return dtype_is_affine(t) ? PANEL_COLS * 4 : PANEL_COLS * 2;
+    return dtype_is_affine(t) || t == DTYPE_F8 ? PANEL_COLS * 4 : PANEL_COLS * 2;
 }
 size_t pack_group_bytes(enum dtype t, uint32_t n_k);
+
+/* WEIGHT_ROWS, F8: the place of a row's i-th word of four elements. */
+TARN_HOST_DEVICE
+static inline uint32_t pack_f8_place(uint32_t i)
+{
+    return (i & ~14u) | (i & 6) << 1 | (i & 8) >> 2;
+}
 
 /* Copy the row-major src [n_rows, K] of w->dtype (a float type) to rows [n0, n0 + n_rows) of w.
  * Rows may be copied in any order and in any pieces (Q, K and V go into one weight). Padding must
@@ -80,25 +91,26 @@ size_t pack_group_bytes(enum dtype t, uint32_t n_k);
  * only. */
 void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows);
 
-/* pack_rows() for an i8 or i4 weight: quantize the float rows src [n_rows, K] of dtype `from`
+/* pack_rows() for an i8, i4 or f8 weight: quantize the float rows src [n_rows, K] of dtype `from`
  * (alignment of its element). Each group of each row is quantized on its own, symmetrically,
  * against its scale as rounded to bf16 (2^-126 at least). i8: the scale of max|x| / 124 .. 127 that
  * represents the largest element best. i4: the scale of least squared error among a few near max|x|
- * / 8 with its sign. A group with NaN or inf gets the scale NaN. Padding must be zero before. */
+ * / 8 with its sign. f8: the scale max|x| / 448 in f32, as kv_scale_of() has it. A group with NaN or
+ * inf gets the scale NaN. Padding must be zero before. */
 void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
                         uint32_t n_rows);
 
-/* pack_rows() for an a8 or a4 weight: codes [n_rows, K], one a byte, and scales and offsets
- * [n_rows, ceil(K / code_group)], rounded to f16. code_group is a multiple of w->group; a4 takes
- * the low four bits of a code. Padding must be zero before. */
-void pack_affine_rows(const struct weight *w, uint32_t n0, const uint8_t *codes,
-                      const float *scales, const float *offsets, uint32_t code_group,
-                      uint32_t n_rows);
+/* pack_rows() for an a8, a4 or f8 weight: codes [n_rows, K], one a byte, and scales and offsets
+ * [n_rows, ceil(K / code_group)], rounded to f16; f8: scales as they are, and no offsets, which may
+ * be NULL. code_group is a multiple of w->group; a4 takes the low four bits of a code. Padding must
+ * be zero before. */
+void pack_coded_rows(const struct weight *w, uint32_t n0, const uint8_t *codes, const float *scales,
+                     const float *offsets, uint32_t code_group, uint32_t n_rows);
 
 /* One element as float, dequantized; for reference kernels and tests. */
 float pack_at(const struct weight *w, uint32_t n, uint32_t k);
-/* The scale of a quantized element; its offset (0 for i8 and i4); and its integer: signed for i8
- * and i4, the code for a8 and a4. */
+/* The scale of a quantized element; its offset (0 but for a8 and a4); and its integer: signed for i8
+ * and i4, the code for a8, a4 and f8. */
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k);
 float pack_offset_at(const struct weight *w, uint32_t n, uint32_t k);
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k);

@@ -39,7 +39,7 @@ struct weight {
     enum weight_layout layout;
     uint32_t n;
     uint32_t k;
-    uint32_t group;  /* elements of K that share a scale (I8, I4, A8, A4): 32 or 128; 0: floats */
+    uint32_t group;  /* elements of K that share a scale: 32 or 128 (F8: 128); 0: floats */
     uint32_t stride; /* WEIGHT_ROWS: elements from one row to the next, at least K; else 0 */
     const void *data;
 };
@@ -67,8 +67,8 @@ struct embed_params {
     uint32_t dim;        /* D */
     uint32_t n_vocab;    /* V; every id is below it (checked by the caller) */
     struct weight table; /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to the
-                            element size only); or I8 or A8 in the device's layout. May be shared
-                            with the output layer */
+                            element size only); or I8, A8 or F8 in the device's layout. May be
+                            shared with the output layer */
     const uint32_t *ids; /* [T] */
     float *out;          /* [T, D] */
 };
@@ -109,7 +109,8 @@ struct rmsnorm_params {
  * where w is the signed integer of I8 and I4 and the code of A8 and A4; for the latter, then
  *   sum = fma((float)(sum over the group of q[k]) * s, offset of w, sum)
  * A row with a NaN or an infinity gives NaN in all its outputs; a group with max|a| < QUANT_MIN
- * counts as zeros.
+ * counts as zeros. F8 weights are multiplied as floats, whose products with `a` (which a device may
+ * round to bf16 first) are summed in each group from 0 on; then sum = fma(group's sum, scale, sum).
  *
  * A CUDA device keeps activations as floats: `a` is rounded to f16 for F16 weights and to bf16 for
  * all others but F32, products are summed in fp32, and each group's sum is multiplied by its scale;

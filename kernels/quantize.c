@@ -1,4 +1,4 @@
-/* quantize.c - quantizes float rows to int8 and int4 weights.
+/* quantize.c - quantizes float rows to int8, int4 and fp8 weights.
  *
  * A whole checkpoint passes through here while a user waits, so the loops suit the compiler's
  * vectorizer: one output per lane, no early exits, and sums in an order that does not depend on the
@@ -25,6 +25,11 @@
 #define ROUNDER_BITS 0x4b400000
 #define INF_BITS 0x7f800000u
 #define NAN_BITS 0x7fc00000u
+
+/* The largest number of F8; and 2^14: adding it rounds to a multiple of 2^-9, the unit of the
+ * numbers below 2^-6. */
+#define F8_MAX 448.0f
+#define F8_ROUNDER 16384.0f
 
 /* Scales tried for int4, as shares of m, the group's element of largest magnitude: m / -8 makes m
  * exactly -8; m / -7 avoids using -8; the others are between and beyond. */
@@ -196,6 +201,30 @@ ALWAYS_INLINE void scales_i8(float *scale, const uint32_t *mag)
         }
 }
 
+/* --- fp8 --- */
+
+/* The scale of kv_scale_of(), and what elements are multiplied by: 0 for groups of zeros. */
+ALWAYS_INLINE void scales_f8(float *scale, float *inverse, const uint32_t *mag)
+{
+    for (int j = 0; j < LANES; j++) {
+        float m = float_of(mag[j] < INF_BITS ? mag[j] : bits_of(1.0f));
+        bool is_zero = m < KV_QUANT_MIN;
+
+        scale[j] = is_zero ? 0 : m / F8_MAX;
+        inverse[j] = is_zero ? 0 : F8_MAX / (is_zero ? 1 : m);
+    }
+}
+
+/* kv_round() without a branch. Numbers that are not finite give any byte. */
+ALWAYS_INLINE uint32_t round_f8(float y)
+{
+    uint32_t u = bits_of(y), mag = u & 0x7fffffffu;
+    uint32_t small = bits_of(float_of(mag) + F8_ROUNDER) - bits_of(F8_ROUNDER);
+    uint32_t large = (mag + 0x7ffffu + (mag >> 20 & 1) - 0x3c000000u) >> 20;
+
+    return (u >> 24 & 0x80) | ((mag >= 0x3c800000u ? large : small) & 0x7f);
+}
+
 /* --- writing the weight --- */
 
 /* Store one 4-byte piece per lane; `dst` is that of lane0. */
@@ -217,28 +246,33 @@ ALWAYS_INLINE void put_quads(unsigned char *dst, size_t row_step, const struct s
 /* Shift of element i of `per_quad` inside its 4 bytes in a panel. */
 ALWAYS_INLINE unsigned quad_shift(enum dtype to, uint32_t i)
 {
-    return to == DTYPE_I8 ? 8 * i : 8 * (i % 4) + 4 * (i / 4);
+    return to == DTYPE_I4 ? 8 * (i % 4) + 4 * (i / 4) : 8 * i;
+}
+
+/* The element as it is stored, from its number of steps. */
+ALWAYS_INLINE uint32_t code_of(enum dtype to, float t)
+{
+    if (to == DTYPE_F8)
+        return round_f8(t);
+    if (to == DTYPE_I8)
+        return (uint32_t)(rounded(t, -127, 127) - ROUNDER_BITS + 128);
+    return (uint32_t)(rounded(t, -8, 7) - ROUNDER_BITS + 8);
 }
 
 ALWAYS_INLINE void put_group(const struct pack_group *g, const struct strip *s, enum dtype to,
                              const float *inverse, const float (*x)[LANES], uint32_t n)
 {
-    const uint32_t per_quad = to == DTYPE_I8 ? 4 : 8;
-    const int32_t low = to == DTYPE_I8 ? -127 : -8, high = to == DTYPE_I8 ? 127 : 7;
-    const int32_t zero = to == DTYPE_I8 ? 128 : 8;
-    unsigned char *dst = g->quad;
+    const uint32_t per_quad = to == DTYPE_I4 ? 8 : 4;
     uint32_t quad[LANES];
 
-    for (uint32_t i0 = 0; i0 < n; i0 += per_quad, dst += g->quad_step) {
+    for (uint32_t i0 = 0; i0 < n; i0 += per_quad) {
         uint32_t n_i = n - i0 < per_quad ? n - i0 : per_quad;
 
         memset(quad, 0, sizeof(quad));
         for (uint32_t i = 0; i < n_i; i++)
             for (int j = 0; j < LANES; j++)
-                quad[j] |=
-                    (uint32_t)(rounded(x[i0 + i][j] * inverse[j], low, high) - ROUNDER_BITS + zero)
-                    << quad_shift(to, i);
-        put_quads(dst, g->row_step, s, to, quad);
+                quad[j] |= code_of(to, x[i0 + i][j] * inverse[j]) << quad_shift(to, i);
+        put_quads(g->quad + pack_quad_offset(g, i0 / per_quad), g->row_step, s, to, quad);
     }
 }
 
@@ -250,16 +284,20 @@ ALWAYS_INLINE void quantize_group(const struct pack_group *g, const struct strip
     uint16_t h[LANES];
 
     largest(mag, sign, x, n);
-    if (to == DTYPE_I8)
+    if (to == DTYPE_F8)
+        scales_f8(scale, inverse, mag);
+    else if (to == DTYPE_I8)
         scales_i8(scale, mag);
     else
         scales_i4(scale, mag, sign, x, n);
     for (int j = 0; j < LANES; j++) {
-        inverse[j] = 1 / scale[j];
-        h[j] = (uint16_t)((mag[j] < INF_BITS ? bits_of(scale[j]) : NAN_BITS) >> 16);
+        inverse[j] = to == DTYPE_F8 ? inverse[j] : 1 / scale[j];
+        scale[j] = mag[j] < INF_BITS ? scale[j] : float_of(NAN_BITS);
+        h[j] = (uint16_t)(bits_of(scale[j]) >> 16);
     }
     for (uint32_t lane = s->lane0; lane < s->lane1; lane++)
-        memcpy(g->scale + (lane - s->lane0) * g->scale_step, h + lane, 2);
+        memcpy(g->scale + (lane - s->lane0) * g->scale_step,
+               to == DTYPE_F8 ? (const void *)(scale + lane) : h + lane, to == DTYPE_F8 ? 4 : 2);
     put_group(g, s, to, inverse, x, n);
 }
 
@@ -311,6 +349,12 @@ ALWAYS_INLINE void quantize_all(const struct weight *w, enum dtype to, uint32_t 
             quantize_all(w, DTYPE_I8, n0, DTYPE_F16, src, n_rows);                                 \
         else if (w->dtype == DTYPE_I8)                                                             \
             quantize_all(w, DTYPE_I8, n0, DTYPE_BF16, src, n_rows);                                \
+        else if (w->dtype == DTYPE_F8 && from == DTYPE_F32)                                        \
+            quantize_all(w, DTYPE_F8, n0, DTYPE_F32, src, n_rows);                                 \
+        else if (w->dtype == DTYPE_F8 && from == DTYPE_F16)                                        \
+            quantize_all(w, DTYPE_F8, n0, DTYPE_F16, src, n_rows);                                 \
+        else if (w->dtype == DTYPE_F8)                                                             \
+            quantize_all(w, DTYPE_F8, n0, DTYPE_BF16, src, n_rows);                                \
         else if (from == DTYPE_F32)                                                                \
             quantize_all(w, DTYPE_I4, n0, DTYPE_F32, src, n_rows);                                 \
         else if (from == DTYPE_F16)                                                                \
@@ -341,8 +385,8 @@ void quantize_rows_on(uint32_t path, const struct weight *w, uint32_t n0, enum d
                       const void *src, uint32_t n_rows)
 {
     ASSERT(n_rows <= w->n && n0 <= w->n - n_rows);
-    ASSERT(w->dtype == DTYPE_I8 || w->dtype == DTYPE_I4);
-    ASSERT(w->group == 32 || w->group == 128);
+    ASSERT(w->dtype == DTYPE_I8 || w->dtype == DTYPE_I4 || w->dtype == DTYPE_F8);
+    ASSERT(w->group == 128 || (w->group == 32 && w->dtype != DTYPE_F8));
     ASSERT(from < DTYPE_FLOATS && path < quantize_n_paths());
 #if defined(__x86_64__)
     if (path == 2) {

@@ -10,6 +10,8 @@
 #ifndef TARN_KERNELS_QUANTIZE_H
 #define TARN_KERNELS_QUANTIZE_H
 
+#include <stdbool.h>
+
 #include "kernels/pack.h"
 
 /* Number n of the paths that this machine can run: 0 .. n - 1, the fastest last. */
@@ -27,9 +29,17 @@ struct pack_group {
     size_t scale_step;    /* to the scale of output n + 1 */
     unsigned char *quad;  /* first four bytes of n's elements */
     size_t quad_step;     /* to the next four bytes of n */
+    bool paired;          /* f8 in rows: quad i is at pack_f8_place(i) */
     size_t row_step;      /* to output n + 1; in panels only inside one panel */
 };
 struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
+
+/* Bytes from a group's first quad to its i-th one. */
+static inline __attribute__((always_inline)) size_t pack_quad_offset(const struct pack_group *g,
+                                                                     uint32_t i)
+{
+    return (g->paired ? pack_f8_place(i) : i) * g->quad_step;
+}
 
 /* Reorder a word of 4-bit elements from panel to row order. A panel has element i of eight in bits
  * 8 (i % 4) + 4 (i / 4), a row in bits 4 (i / 2) + 16 (i % 2): the three bits of a half-byte's

@@ -49,6 +49,13 @@ static const struct option_row rows[] = {
     TEXT(NULL, "preamble", preamble, "", "FILES",
          "system prompt (or several files, separated by commas) whose KV all tenants share; "
          ".json: with tools"),
+    LIST(NULL, "lora-modules", lora_modules, "NAME=FOLDER...",
+         "adapters (LoRA) as the PEFT library writes them, which requests name as model; or "
+         "{\"name\": ..., \"path\": ...}"),
+    TEXT(NULL, "lora-dir", lora_dir, "", "DIR",
+         "adapters in this folder may be loaded while the server runs (/v1/load_lora_adapter)"),
+    COUNT(NULL, "max-loras", max_loras, 1, 1024, "16", "adapters that may be loaded at once"),
+    COUNT(NULL, "max-lora-rank", max_lora_rank, 1, 1024, "64", "largest rank of an adapter"),
     BOOL(NULL, "parse-special", parse_special, "false",
          "special tokens spelled in the text of users, tools and documents are control tokens"),
     CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
@@ -56,8 +63,8 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES DTYPE_ALIASES,
            "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
-           "auto: weights as stored; int8, int4: quantize at load, embedding and output layer to 8 "
-           "bits; none: floats"),
+           "auto: weights as stored; int8, int4, fp8: quantize at load, embedding and output layer "
+           "to 8 bits; none: floats"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
            "weights that share a scale, for int8 and int4; auto: 128 for int8, 32 for int4"),
     SIZE(NULL, "packed-weights-bytes", packed_weights_bytes, 0, UINT64_C(1) << 50, "32G",
@@ -538,6 +545,13 @@ static const char *find_variable(char **env, const char *name)
     return NULL;
 }
 
+/* Options that come later in the order of their sources replace a list, and do not add to it. */
+static void clear_modules(struct config *c)
+{
+    while (c->lora_modules.n > 0)
+        free(c->lora_modules.v[--c->lora_modules.n]);
+}
+
 enum status config_load(struct config *c, int argc, char **argv, char **env, struct buf *why)
 {
     memset(c, 0, sizeof *c);
@@ -547,13 +561,19 @@ enum status config_load(struct config *c, int argc, char **argv, char **env, str
         s = option_table_read_args(&table, c, argc, argv, 1, why);
     if (s != OK || c->want_help || c->want_version)
         return s;
+    bool has_modules = c->lora_modules.n > 0;
     const char *file = find_variable(env, VARIABLES "CONFIG");
+    clear_modules(c);
     if (c->config_file[0] || !file)
         file = c->config_file;
     if (file[0])
         s = option_table_read_file(&table, c, file, "--config", why);
+    if (has_modules || find_variable(env, VARIABLES "LORA_MODULES"))
+        clear_modules(c);
     if (s == OK)
         s = option_table_read_env(&table, c, env, why);
+    if (has_modules)
+        clear_modules(c);
     if (s == OK)
         s = option_table_read_args(&table, c, argc, argv, 1, why);
     return s == OK ? check_together(c, why) : s;

@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/option_table.h"
 
 #define CONFIG_N_MODEL_NAMES_MAX 64
 #define CONFIG_POOL_SECRET_BYTES 32
@@ -30,10 +31,13 @@ struct config {
     char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
     bool trust_request_chat_template;
-    char *reasoning_parser; /* one of REASONING_NAMES */
-    char *tool_call_parser; /* one of TOOL_FORMAT_NAMES */
-    char *preamble;         /* comma list of files */
-    bool parse_special;     /* special tokens count in the text of users, tools and documents */
+    char *reasoning_parser;          /* one of REASONING_NAMES */
+    char *tool_call_parser;          /* one of TOOL_FORMAT_NAMES */
+    char *preamble;                  /* comma list of files */
+    struct option_list lora_modules; /* NAME=FOLDER, or a JSON object */
+    char *lora_dir;                  /* empty: no adapter is loaded while the server runs */
+    uint64_t max_loras, max_lora_rank;
+    bool parse_special; /* special tokens count in the text of users, tools and documents */
     /* where */
     char *host;
     uint64_t port;

@@ -36,6 +36,7 @@
 #include "server/http/http.h"
 #include "server/http_flags.h"
 #include "server/kv_events.h"
+#include "server/lora_flags.h"
 #include "server/pool_flags.h"
 #include "server/api/background.h"
 #include "server/api/embeddings.h"
@@ -223,6 +224,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     pool_flags_apply(&e, c);
     e.cache_policy = c->cache_policy;
     e.kv_events = kv_events;
+    lora_flags_apply(&e, c);
     e.seed = c->seed;
     e.chat_template_file = null_if(c->chat_template, "");
     enum status s = engine_open(out, &e, why);
@@ -502,6 +504,8 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
                 s = embeddings_open(&srv.embeddings, &srv, EMBEDDINGS_VECTORS, why);
             if (s == OK)
                 s = embeddings_open(&srv.classifier, &srv, EMBEDDINGS_LABELS, why);
+            if (s == OK)
+                s = lora_flags_load(&srv, why);
             if (s == OK)
                 s = library_open(&srv.library, &srv, why);
             if (s == OK)

@@ -22,7 +22,7 @@
  *
  * Hand over. An instance that leaves offers paths of which it holds the only copy; the pool chooses
  * a peer with room, and that peer's engine gets the path from pool_next_offer(), as if it had
- * looked it up, and pulls it.
+ * looked it up, and pulls it. In the same way KV is handed to one certain peer.
  *
  * Notes. Other parts of the program send messages that the pool does not read: pool_note.h.
  *
@@ -48,6 +48,7 @@
 #define POOL_TICKETS_MAX 256u /* lookups at a time */
 #define POOL_LEASES_MAX 64u   /* paths lent at a time */
 #define POOL_READ_MAX 8u      /* blocks of one read */
+#define POOL_AVOID_MAX 8u     /* instances that a lookup passes over */
 #define POOL_NO_TICKET UINT32_MAX
 #define POOL_QUERIES_MAX 128u           /* under way */
 #define POOL_QUERY_ROWS_MAX 64u         /* of one query */
@@ -114,8 +115,10 @@ struct pool_path {
     const uint32_t *starts;
     uint32_t n_starts;
     uint32_t n_local;
-    uint64_t disk_ns; /* a peer that reads blocks from its disk may take so long; within the
+    uint64_t disk_ns;      /* a peer that reads blocks from its disk may take so long; within the
                          deadline of the lookup; 0: no peer reads */
+    const uint64_t *avoid; /* [n_avoid] ids of instances that are not asked */
+    uint32_t n_avoid;
 };
 /* Begin to look for blocks behind the local ones. The path is copied. POOL_NO_TICKET: the directory
  * is away, there is no other instance, or too many lookups are under way. */
@@ -125,6 +128,8 @@ enum pool_look { POOL_LOOKING, POOL_FOUND, POOL_NOT_FOUND };
 struct pool_found {
     uint32_t n_blocks;  /* of the path, from its beginning on, that the peer lends; more than
                                n_local */
+    uint32_t n_named;   /* blocks that the directory says another instance has, at least; of more
+                           than n_blocks the peer does not lend the rest */
     uint64_t peer;      /* id of the instance */
     double latency_s;   /* of a read from this peer, before its bytes: a moving mean */
     bool was_on_disk;   /* the directory named the peer's disk: the lookup's time is not usual */
@@ -224,11 +229,13 @@ struct pool_offer {
         uint32_t depth; /* spans before the block */
     } * meta;           /* [n] */
     uint32_t n;
-    uint32_t ticket; /* for the receiver: a found ticket that covers the path */
+    uint32_t n_there; /* blocks that the receiver has: they are not lent */
+    uint64_t to;      /* the only instance that is offered the path; 0: the pool chooses */
+    uint32_t ticket;  /* for the receiver: a found ticket that covers the path */
 };
 /* From now on this instance is leaving: others look up nothing here that they find elsewhere. */
 void pool_leave(struct pool *p);
-/* Offer a path; a peer with room pulls it. False: too many offers are under way, try again later.
+/* Offer a path; a peer with room, or `to`, pulls it. False: too many offers are under way, try again later.
  * A path that others hold, too, is not offered: that counts as done. */
 bool pool_offer(struct pool *p, const struct pool_offer *offer);
 /* Offers that no peer has finished or refused yet. */

@@ -59,6 +59,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
 {
     uint32_t no, n = path->n < POOL_PATH_MAX ? path->n : POOL_PATH_MAX;
 
+    ASSERT(path->n_avoid <= POOL_AVOID_MAX);
     if (path->n_local >= n || path->n_starts == 0 ||
         !atomic_load_explicit(&p->can_look, memory_order_relaxed) ||
         !spsc_pop(p->tickets_free, &no))
@@ -67,6 +68,9 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->n = n;
     t->n_local = path->n_local;
     t->disk_ns = path->disk_ns;
+    t->n_avoid = path->n_avoid;
+    if (t->n_avoid > 0)
+        memcpy(t->avoid, path->avoid, t->n_avoid * sizeof *t->avoid);
     memcpy(t->keys, path->keys, n * sizeof *t->keys);
     set_segments(t, path);
     atomic_store_explicit(&t->state, POOL_LOOKING, memory_order_relaxed);
@@ -298,6 +302,7 @@ bool pool_offer(struct pool *p, const struct pool_offer *offer)
         return false;
     struct pool_offer_slot *o = &p->offers_out[no];
     o->n = offer->n;
+    o->to = offer->to;
     o->last_start = 0;
     memcpy(o->keys, offer->keys, offer->n * sizeof *o->keys);
     for (uint32_t i = 0; i < offer->n; i++) {
@@ -329,7 +334,10 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
     if (!spsc_pop(p->offers, &no))
         return false;
     const struct pool_ticket *t = &p->tickets[POOL_TICKETS_MAX + no];
-    *out = (struct pool_offer){
-        .keys = t->keys, .meta = p->taken[no].meta, .n = t->n, .ticket = POOL_TICKETS_MAX + no};
+    *out = (struct pool_offer){.keys = t->keys,
+                               .meta = p->taken[no].meta,
+                               .n = t->n,
+                               .n_there = t->n_local,
+                               .ticket = POOL_TICKETS_MAX + no};
     return true;
 }

@@ -107,7 +107,9 @@ struct pool_ticket {
     uint32_t *starts; /* [n_starts + 1] first blocks of the segments with blocks behind the local
                          ones; then the end of the last one */
     uint32_t n_starts;
-    uint64_t disk_ns;          /* as struct pool_path */
+    uint64_t disk_ns; /* as struct pool_path */
+    uint64_t avoid[POOL_AVOID_MAX];
+    uint32_t n_avoid;
     struct pool_found found;   /* before `state` says so */
     _Atomic uint64_t until_ns; /* of the lease, which queries renew */
 
@@ -125,6 +127,7 @@ struct pool_ticket {
     uint32_t tried;  /* bits of holders */
     bool is_on_disk; /* what the holder that was asked last has */
     uint32_t n_rounds;
+    uint32_t n_named; /* as struct pool_found */
     uint32_t peer, conn;
 };
 
@@ -260,6 +263,7 @@ struct pool_offer_slot {
     uint8_t *meta;            /* [POOL_PATH_MAX * WIRE_META_BYTES] */
     uint32_t n;
     uint32_t last_start; /* first block of its last segment */
+    uint64_t to;         /* as struct pool_offer */
 
     enum pool_offer_stage stage;
     uint32_t generation;
@@ -551,6 +555,8 @@ void pool_offer_done(struct pool *p, uint32_t conn, const struct wire_message *m
 void pool_offer_sent(struct pool *p, uint32_t offer);
 void pool_offer_closed(struct pool *p, uint32_t conn);
 void pool_offer_timers(struct pool *p);
+/* Whether this path is offered to one certain instance: its blocks are in no inventory. */
+bool pool_offer_has(const struct pool *p, const struct kv_key *keys, uint32_t n);
 void pool_take_offer(struct pool *p, uint32_t conn, const struct wire_message *m);
 void pool_take_received(struct pool *p, uint32_t taken);
 /* The lookup of its ticket is over. */

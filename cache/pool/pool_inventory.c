@@ -12,6 +12,7 @@
 #include "cache/pool/pool_table.h"
 
 #define N_TIERS 4u /* device, host, disk: fastest first, as enum cache_tier; coming */
+#define LIES_IN_MEMORY ((1u << DIRECTORY_TIER_DISK) - 1)
 #define LIES_HERE ((1u << CACHE_EVENT_COMING) - 1)
 #define N_DEPTHS (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define NONE UINT32_MAX
@@ -68,6 +69,16 @@ void inventory_close(struct inventory *v)
     pool_table_fini(&v->blocks);
     pool_table_fini(&v->segments);
     free(v);
+}
+
+uint32_t inventory_n_in_memory(const struct inventory *v, const struct kv_key *keys, uint32_t n)
+{
+    uint32_t i = 0;
+
+    for (const struct block *b; i < n && (b = pool_table_find(&v->blocks, keys[i].bytes)); i++)
+        if ((b->tiers & LIES_IN_MEMORY) == 0)
+            break;
+    return i;
 }
 
 bool inventory_has(const struct inventory *v, const struct kv_key *key)

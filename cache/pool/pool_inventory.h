@@ -28,7 +28,9 @@ void inventory_close(struct inventory *v); /* NULL is fine */
 void inventory_take(struct inventory *v, const struct cache_event *event, uint64_t now_ns);
 /* Whether the block lies here in any tier. */
 bool inventory_has(const struct inventory *v, const struct kv_key *key);
-/* The same, or that is about to be so, or not known because the cache is being listed. */
+/* The leading blocks of a path that lie in memory here. */
+uint32_t inventory_n_in_memory(const struct inventory *v, const struct kv_key *keys, uint32_t n);
+/* As inventory_has(), or that is about to be so, or not known because the cache is being listed. */
 bool inventory_may_have(const struct inventory *v, const struct kv_key *key);
 /* Segments that are announced. */
 uint32_t inventory_n_segments(const struct inventory *v);

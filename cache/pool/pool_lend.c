@@ -132,7 +132,8 @@ void pool_lend_received(struct pool *p, uint32_t lease)
     ASSERT(l->stage == POOL_LEASE_ARRIVES);
     /* The name of a segment is that of its first block, so a holder of it often has another branch:
      * the inventory knows at once, and the engine is busy with a step. */
-    if (!inventory_may_have(p->inventory, &l->keys[l->n_there])) {
+    if (!inventory_may_have(p->inventory, &l->keys[l->n_there]) &&
+        !pool_offer_has(p, l->keys, l->n)) {
         say_lent(p, l->conn, l->ask, l->n_there, WIRE_STALE);
         p->conns[l->conn].n_leases--;
         free_lease(l);

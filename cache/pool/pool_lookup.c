@@ -118,6 +118,14 @@ static bool is_better(const struct pool *p, const struct pool_ticket *t, uint32_
     return delay_of(peer_a) < delay_of(peer_b);
 }
 
+static bool is_avoided(const struct pool_ticket *t, uint64_t peer)
+{
+    for (uint32_t i = 0; i < t->n_avoid; i++)
+        if (t->avoid[i] == peer)
+            return true;
+    return false;
+}
+
 /* The best holder that was not tried. NULL: none. */
 static struct pool_peer *choose(struct pool *p, struct pool_ticket *t)
 {
@@ -126,7 +134,7 @@ static struct pool_peer *choose(struct pool *p, struct pool_ticket *t)
     for (uint32_t i = 0; i < t->n_holders; i++) {
         struct pool_peer *peer = pool_peer_by_id(p, t->holders[i].id);
         if ((t->tried & 1u << i) || !peer || !pool_peer_is_usable(p, peer) ||
-            blocks_of(t, &t->holders[i]) <= t->n_local)
+            is_avoided(t, peer->info.id) || blocks_of(t, &t->holders[i]) <= t->n_local)
             continue;
         if (best == POOL_NONE || is_better(p, t, i, peer, best))
             best = i;
@@ -225,7 +233,7 @@ static void search(struct pool *p, struct pool_ticket *t, uint32_t n_segments)
 static void begin(struct pool *p, struct pool_ticket *t, uint64_t ns)
 {
     t->is_forgotten = false;
-    t->n_reads = t->n_rounds = t->tried = t->n_holders = 0;
+    t->n_reads = t->n_rounds = t->tried = t->n_holders = t->n_named = 0;
     t->is_on_disk = false;
     t->conn = t->peer = POOL_NONE;
     t->began_ns = p->now_ns;
@@ -250,6 +258,14 @@ void pool_lookup_ask(struct pool *p, uint32_t ticket, struct pool_peer *peer)
 
 /* --- answers --- */
 
+/* A holder of a segment has its first block; more of it may be of another branch. */
+static void note_named(struct pool *p, struct pool_ticket *t)
+{
+    for (uint32_t i = 0; i < t->n_holders; i++)
+        if (pool_peer_by_id(p, t->holders[i].id) && t->starts[t->at] >= t->n_named)
+            t->n_named = t->starts[t->at] + 1;
+}
+
 void pool_lookup_found(struct pool *p, const struct directory_event *e)
 {
     struct pool_ticket *t = ticket_of(p, e->tag);
@@ -260,6 +276,7 @@ void pool_lookup_found(struct pool *p, const struct directory_event *e)
     t->tried = 0;
     t->n_holders = e->at < t->n_starts ? e->n_holders : 0;
     memcpy(t->holders, e->holders, sizeof t->holders);
+    note_named(p, t);
     ask_next(p, t);
 }
 
@@ -290,6 +307,7 @@ static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_
     t->deadline_ns = t->asked_ns + t->lease_ns;
     atomic_store_explicit(&t->until_ns, t->deadline_ns, memory_order_relaxed);
     t->found = (struct pool_found){.n_blocks = m->n,
+                                   .n_named = t->n_named,
                                    .peer = peer->info.id,
                                    .latency_s = peer->latency_s,
                                    .bytes_per_s = peer->bytes_per_s,

@@ -42,6 +42,14 @@ static bool was_tried(const struct pool_offer_slot *o, uint64_t id)
     return false;
 }
 
+/* Whether the path may be offered to the peer. */
+static bool may_offer(const struct pool *p, const struct pool_offer_slot *o,
+                      const struct pool_peer *peer)
+{
+    return peer->is_used && pool_peer_is_usable(p, peer) && !peer->info.is_leaving &&
+           (o->to == 0 || peer->info.id == o->to) && !was_tried(o, peer->info.id);
+}
+
 /* The peer with most room: free blocks less what it was offered since it said so. NULL: none. */
 static struct pool_peer *choose(struct pool *p, const struct pool_offer_slot *o)
 {
@@ -51,8 +59,7 @@ static struct pool_peer *choose(struct pool *p, const struct pool_offer_slot *o)
     for (uint32_t i = 0; i < p->n_peers; i++) {
         struct pool_peer *peer = &p->peers[i];
         int64_t room = (int64_t)peer->info.n_free_blocks - peer->n_offered_blocks;
-        if (!peer->is_used || !pool_peer_is_usable(p, peer) || peer->info.is_leaving ||
-            was_tried(o, peer->info.id) || (best && room <= best_room))
+        if (!may_offer(p, o, peer) || (best && room <= best_room))
             continue;
         best = peer;
         best_room = room;
@@ -198,7 +205,7 @@ void pool_take_offer(struct pool *p, uint32_t conn, const struct wire_message *m
     k->conn = conn;
     k->id = m->id;
     t->n = m->n;
-    t->n_local = t->n_starts = 0;
+    t->n_local = t->n_starts = t->n_avoid = 0;
     transport_receive(p->transport, p->conns[conn].number, to, 2, pool_tag(POOL_TAG_TAKEN, no, 0));
 }
 
@@ -234,6 +241,11 @@ void pool_take_received(struct pool *p, uint32_t taken)
         end_taken(p, k, false);
         return;
     }
+    t->n_local = inventory_n_in_memory(p->inventory, t->keys, t->n);
+    if (t->n_local == t->n) {
+        end_taken(p, k, true);
+        return;
+    }
     atomic_store_explicit(&t->state, POOL_LOOKING, memory_order_relaxed);
     pool_lookup_ask(p, POOL_TICKETS_MAX + taken, peer);
 }
@@ -261,6 +273,17 @@ void pool_take_forgotten(struct pool *p, uint32_t taken)
 }
 
 /* --- both --- */
+
+bool pool_offer_has(const struct pool *p, const struct kv_key *keys, uint32_t n)
+{
+    for (uint32_t i = 0; i < POOL_OFFERS_MAX; i++) {
+        const struct pool_offer_slot *o = &p->offers_out[i];
+        if (o->stage == POOL_OFFER_WAITS && o->to != 0 && n <= o->n &&
+            memcmp(&o->keys[n - 1], &keys[n - 1], sizeof *keys) == 0)
+            return true;
+    }
+    return false;
+}
 
 void pool_offer_closed(struct pool *p, uint32_t conn)
 {

@@ -165,6 +165,7 @@ void store_destroy(struct store *st)
         return;
     if (st->tree)
         complete_moves(st, true);
+    fini_bequests(st);
     ASSERT(st->n_private == 0);
     fini_disk(st->disk);
     fini_remote(st);
@@ -252,6 +253,7 @@ static void poll_remote(struct store *st)
     poll_lookups(st);
     poll_news(st);
     poll_offers(st);
+    poll_bequests(st);
     load_poll(st, &r->slow);
 }
 
@@ -266,7 +268,7 @@ static bool disk_is_busy(const struct store_disk *d)
 /* The pool wakes the engine thread for asks and for loans that are over. */
 static bool remote_is_busy(const struct store_remote *r)
 {
-    return r->n_lookups > 0 || r->n_asked > 0 || r->slow.n_reading > 0 ||
+    return r->n_lookups > 0 || r->n_asked > 0 || r->n_bequeathed > 0 || r->slow.n_reading > 0 ||
            r->at_leaving < r->n_leaving;
 }
 

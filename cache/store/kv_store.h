@@ -175,14 +175,27 @@ uint64_t store_n_load_events(const struct store *st);
 /* --- other instances of the pool: kv_store_remote.c --- */
 
 #define STORE_NO_LOOKUP UINT32_MAX
-/* Join the lookup of another request for the block that comes after the part of the path keys [n]
- * that is known, or that found the end of this part. STORE_NO_LOOKUP: there is none. */
-uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n);
-/* Ask the pool for the path keys [n], meta [n], if that is worth it. What is found enters the tree.
- * n_delayed: sequences that computing delays: this one, and those that wait for no KV.
- * STORE_NO_LOOKUP: everything is known, or it is not worth it, or it is not possible now. */
-uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
-                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed);
+/* Join a lookup of another request, but none of `joined` [n_joined]: one for the block that comes
+ * after the part of the path keys [n] that is known, or one that found a block of this part.
+ * STORE_NO_LOOKUP: there is none. */
+uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n,
+                           const uint32_t *joined, uint32_t n_joined);
+struct store_ask {
+    const struct kv_key *keys; /* [n] a path */
+    const struct pool_meta *meta;
+    uint32_t n;
+    uint32_t n_delayed;     /* sequences that computing delays: this one, and those that wait for no
+                           KV */
+    const uint32_t *others; /* [n_others] found lookups: their lenders are not asked */
+    uint32_t n_others;
+    bool is_part; /* only for queries to blocks [from, n): nothing enters the tree */
+    uint32_t from;
+};
+/* Ask the pool for a path, if that is worth it. What is found enters the tree. STORE_NO_LOOKUP:
+ * everything is known, or it is not worth it, or it is not possible now. */
+uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask);
+/* Whether the lookup has found less than other instances are said to have. */
+bool store_leaves_more(const struct store *st, uint32_t lookup);
 /* A sequence here is going to compute blocks [from, n) of this path: peers that ask for them wait.
  * Returns the end of what was promised; store_unpromise() is due once for these blocks. Needs a
  * pool. */
@@ -211,6 +224,19 @@ uint32_t store_query_rows(const struct store *st, uint32_t n_segments);
 /* Become a user of the found lookup that sends queries, until store_end_queries(). */
 void store_begin_queries(struct store *st, uint32_t lookup);
 void store_end_queries(struct store *st, uint32_t lookup);
+/* Private blocks [from, n) of the path of a sequence that sent queries. */
+struct store_bequest {
+    const struct kv_key *keys; /* [n] */
+    const struct pool_meta *meta;
+    const uint32_t *blocks; /* [n - from] */
+    uint32_t from, n;
+};
+/* Hand the blocks to the instance whose KV the lookup found, which has those before them. False:
+ * not possible; the blocks stay the caller's. */
+bool store_bequeath(struct store *st, uint32_t lookup, const struct store_bequest *what);
+/* See cache_drain(). */
+void store_drain(struct store *st);
+bool store_drains(const struct store *st);
 /* Whether queries can still be sent. */
 bool store_may_query(const struct store *st, uint32_t lookup);
 uint32_t store_ticket(const struct store *st, uint32_t lookup);

@@ -107,6 +107,8 @@ uint32_t store_forget(struct store *st, const struct kv_key *first)
     uint32_t top = ktree_find(st->tree, first), n_blocks = 0;
 
     cut_holds(st, first);
+    if (st->remote)
+        drop_bequests(st); /* they may lie behind it */
     if (top == KTREE_NONE)
         return 0;
     for (uint32_t x = top; x != KTREE_NONE; x = ktree_next(st->tree, x, top)) {

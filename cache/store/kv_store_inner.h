@@ -13,6 +13,7 @@
  *   kv_store_load.c    what is read from slow tiers
  *   kv_store_remote.c  lookups in the pool, and the remote nodes that they find
  *   kv_store_query.c   lookups to which sequences send queries
+ *   kv_store_bequeath.c  private KV that is handed over when its sequence ends
  *   kv_store_lend.c    what other instances get; leaving the pool; the price of replicas
  *   kv_store_index.c   entering the records of the disk into the tree at start
  *   kv_store_forget.c  erasing on request, and reset

@@ -148,16 +148,23 @@ static void begin_loan(struct store *st, const struct pool_ask *ask)
         return;
     }
     *l = (struct loan){.is_used = true,
+                       .bequest = find_bequest(st, ask),
                        .lease = ask->lease,
+                       .node = KTREE_ROOT,
                        .n_there = ask->n_there,
                        .is_asked = true,
                        .ask = *ask};
+    r->n_loans++;
+    if (l->bequest) {
+        l->is_asked = false;
+        lend_bequest(st, l->bequest, ask);
+        return;
+    }
     if ((lends_from_disk(st) || r->coming.n > 0) && ask->until_ns > st->now_ns) {
         uint64_t most = (ask->until_ns - st->now_ns) / 8 * 7; /* the answer has its way to go */
 
         l->disk_until_ns = st->now_ns + (ask->disk_ns < most ? ask->disk_ns : most);
     }
-    r->n_loans++;
     r->n_asked++;
     pin_match(st, l);
 }
@@ -240,6 +247,8 @@ static void demote_pulled(struct store *st, const struct loan *l)
 
 static void end_loan(struct store *st, struct loan *l, bool was_pulled)
 {
+    if (l->bequest)
+        return_bequest(l->bequest);
     if (was_pulled)
         demote_pulled(st, l);
     return_path(st, l->node);
@@ -556,7 +565,7 @@ void store_leave(struct store *st)
 {
     if (st->remote->leaves)
         return;
-    st->remote->leaves = true;
+    st->remote->leaves = st->remote->drains = true;
     pool_leave(st->remote->pool);
     list_paths(st);
 }
@@ -565,7 +574,18 @@ bool store_has_left(const struct store *st)
 {
     const struct store_remote *r = st->remote;
 
-    return r->leaves && r->at_leaving == r->n_leaving && pool_n_offers(r->pool) == 0;
+    return r->leaves && r->at_leaving == r->n_leaving && pool_n_offers(r->pool) == 0 &&
+           r->n_bequeathed == 0;
+}
+
+void store_drain(struct store *st)
+{
+    st->remote->drains = true;
+}
+
+bool store_drains(const struct store *st)
+{
+    return st->remote->drains;
 }
 
 /* --- adoption --- */
@@ -590,7 +610,7 @@ static void take_offers(struct store *st)
     struct pool_offer offer;
 
     while (pool_next_offer(st->remote->pool, &offer))
-        if (!is_path(&offer) || !adopt_lookup(st, offer.ticket, offer.keys, offer.meta, offer.n))
+        if (!is_path(&offer) || !adopt_lookup(st, &offer))
             pool_forget(st->remote->pool, offer.ticket);
 }
 

@@ -187,8 +187,10 @@ static void take_found(struct store *st, struct lookup *l, const struct pool_fou
     l->is_found = true;
     l->found = *found;
     l->until_ns = found->until_ns;
-    enter_found(st, l, found->n_blocks < l->n ? found->n_blocks : l->n);
-    l->is_over = tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0;
+    if (!l->is_part) {
+        enter_found(st, l, found->n_blocks < l->n ? found->n_blocks : l->n);
+        l->is_over = tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0;
+    }
     st->n_load_events++;
 }
 
@@ -285,6 +287,7 @@ void reset_remote(struct store *st)
     }
     for (uint32_t i = 0; i < POOL_TICKETS_MAX; i++)
         r->lookups[i].is_over |= r->lookups[i].is_used;
+    drop_bequests(st);
     st->n_load_events++;
 }
 
@@ -324,16 +327,16 @@ static struct lookup *new_lookup(struct store *st, const struct kv_key *keys,
     return NULL;
 }
 
-bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
-                  const struct pool_meta *meta, uint32_t n)
+bool adopt_lookup(struct store *st, const struct pool_offer *offer)
 {
     struct pool_found found;
     struct lookup *l;
 
-    if (pool_look(st->remote->pool, ticket, &found) != POOL_FOUND ||
-        !(l = new_lookup(st, keys, meta, n)))
+    if (pool_look(st->remote->pool, offer->ticket, &found) != POOL_FOUND ||
+        !(l = new_lookup(st, offer->keys, offer->meta, offer->n)))
         return false;
-    l->ticket = ticket;
+    l->ticket = offer->ticket;
+    l->n_local = offer->n_there;
     l->is_adopted = true;
     take_found(st, l, &found);
     return true;
@@ -346,33 +349,54 @@ static bool is_key(const struct kv_key *a, const struct kv_key *b)
     return memcmp(a, b, sizeof *a) == 0;
 }
 
+static bool is_among(uint32_t lookup, const uint32_t *lookups, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (lookups[i] == lookup)
+            return true;
+    return false;
+}
+
 static uint32_t join(struct store *st, uint32_t lookup)
 {
     st->remote->lookups[lookup].n_users++;
     return lookup;
 }
 
-uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n)
+uint32_t store_join_lookup(struct store *st, const struct kv_key *keys, uint32_t n,
+                           const uint32_t *joined, uint32_t n_joined)
 {
     struct store_remote *r = st->remote;
     struct ktree_match m = ktree_match(st->tree, keys, n);
-    struct ktree_node look = ktree_look(st->tree, m.node);
-    uint32_t slot;
+    struct ktree_node look;
 
     if (r->n_lookups == 0)
         return STORE_NO_LOOKUP;
-    if (m.node != KTREE_ROOT && lies_in(&look, CACHE_REMOTE)) {
-        ktree_slots(st->tree, m.node, CACHE_REMOTE, &slot, 1);
-        return join(st, tier_remote_lookup(r->slow.t, slot));
+    for (uint32_t x = m.node, slot; x != KTREE_ROOT; x = look.parent) {
+        look = ktree_look(st->tree, x);
+        if (!lies_in(&look, CACHE_REMOTE))
+            break;
+        ktree_slots(st->tree, x, CACHE_REMOTE, &slot, 1);
+        slot = tier_remote_lookup(r->slow.t, slot);
+        if (!is_among(slot, joined, n_joined))
+            return join(st, slot);
     }
     for (uint32_t i = 0; m.n_blocks < n && i < POOL_TICKETS_MAX; i++) {
         const struct lookup *l = &r->lookups[i];
 
-        if (store_is_looking(st, i) && l->n > m.n_blocks &&
-            is_key(&l->keys[m.n_blocks], &keys[m.n_blocks]))
+        if (store_is_looking(st, i) && !l->is_part && l->n > m.n_blocks &&
+            is_key(&l->keys[m.n_blocks], &keys[m.n_blocks]) && !is_among(i, joined, n_joined))
             return join(st, i);
     }
     return STORE_NO_LOOKUP;
+}
+
+bool store_leaves_more(const struct store *st, uint32_t lookup)
+{
+    const struct lookup *l = &st->remote->lookups[lookup];
+
+    return l->is_found && !l->is_part && l->found.n_blocks < l->n &&
+           l->found.n_named > l->found.n_blocks;
 }
 
 /* Whether a lookup of the blocks behind the match is expected to cost less time than computing
@@ -415,38 +439,71 @@ static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint3
     return s > 0 ? (uint64_t)(s * 1e9) : 0;
 }
 
+/* The first block of what is asked for. Behind blocks of another lookup that is the beginning of a
+ * segment, because no segment is divided between instances that are sent queries. */
+static uint32_t first_asked(const struct store *st, const struct ktree_match *m,
+                            const struct store_ask *ask)
+{
+    struct ktree_node look = ktree_look(st->tree, m->node);
+    uint32_t i = m->n_blocks;
+
+    if (ask->is_part)
+        return ask->from;
+    if (m->node != KTREE_ROOT && lies_in(&look, CACHE_REMOTE))
+        while (i > 0 && i < ask->n && !ask->meta[i].starts_segment)
+            i--;
+    return i;
+}
+
+/* The instances that lend what the other lookups of the request found. */
+static uint32_t lenders(const struct store *st, const struct store_ask *ask,
+                        uint64_t ids[POOL_AVOID_MAX])
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < ask->n_others && n < POOL_AVOID_MAX; i++)
+        if (st->remote->lookups[ask->others[i]].is_found)
+            ids[n++] = st->remote->lookups[ask->others[i]].found.peer;
+    return n;
+}
+
 /* Ask the pool; POOL_NO_TICKET: it cannot now. */
 static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_t at_token,
-                         uint32_t n_delayed)
+                         const struct store_ask *ask)
 {
     uint32_t starts[POOL_PATH_MAX], n_starts = 0;
+    uint64_t avoid[POOL_AVOID_MAX];
 
     for (uint32_t i = 0; i < l->n; i++)
         if (l->meta[i].starts_segment)
             starts[n_starts++] = i;
-    return pool_lookup(st->remote->pool,
-                       &(struct pool_path){.keys = l->keys,
-                                           .n = l->n,
-                                           .starts = starts,
-                                           .n_starts = n_starts,
-                                           .n_local = l->n_local,
-                                           .disk_ns = disk_ns_of(st, l, at_token, n_delayed)});
+    return pool_lookup(
+        st->remote->pool,
+        &(struct pool_path){.keys = l->keys,
+                            .n = l->n,
+                            .starts = starts,
+                            .n_starts = n_starts,
+                            .n_local = l->n_local,
+                            .disk_ns = l->is_part ? 0 : disk_ns_of(st, l, at_token, ask->n_delayed),
+                            .avoid = avoid,
+                            .n_avoid = lenders(st, ask, avoid)});
 }
 
-uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
-                            const struct pool_meta *meta, uint32_t n, uint32_t n_delayed)
+uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask)
 {
     struct store_remote *r = st->remote;
-    struct ktree_match m = ktree_match(st->tree, keys, n);
+    struct ktree_match m = ktree_match(st->tree, ask->keys, ask->n);
     bool is_first_again = r->n_left_out > 0; /* the mean is old: replace it */
     struct lookup *l;
 
-    if (!is_lookup_worth(st, &m, meta, n, n_delayed) || !(l = new_lookup(st, keys, meta, n)))
+    if ((!ask->is_part && !is_lookup_worth(st, &m, ask->meta, ask->n, ask->n_delayed)) ||
+        !(l = new_lookup(st, ask->keys, ask->meta, ask->n)))
         return STORE_NO_LOOKUP;
-    l->is_first_again = is_first_again;
+    l->is_first_again = is_first_again && !ask->is_part;
+    l->is_part = ask->is_part;
     l->n_users = 1;
-    l->n_local = m.n_blocks;
-    l->ticket = ask_pool(st, l, store_match_tokens(st, &m), n_delayed);
+    l->n_local = first_asked(st, &m, ask);
+    l->ticket = ask_pool(st, l, store_match_tokens(st, &m), ask);
     if (l->ticket == POOL_NO_TICKET) {
         free_lookup(r, l);
         return STORE_NO_LOOKUP;

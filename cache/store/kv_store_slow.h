@@ -122,6 +122,7 @@ struct lookup {
     bool is_found;   /* its nodes have entered the tree */
     bool is_over;    /* the lease has ended, or nothing was found */
     bool is_adopted; /* another instance hands it over */
+    bool is_part;    /* of a path that other lookups found: for queries, not in the tree */
     uint32_t ticket; /* POOL_NO_TICKET: forgotten */
     uint32_t n_users;
     uint32_t n_queriers; /* of the users: their queries name the ticket, so it is not forgotten */
@@ -135,9 +136,24 @@ struct lookup {
     uint32_t at;      /* is_adopted: the next block to be read */
 };
 
+#define N_BEQUESTS 16
+
+/* Private blocks [from, n) of a path, offered to the instance that has those before them. */
+struct bequest {
+    bool is_used;
+    bool is_over;        /* lent no more; given back when it is not lent */
+    struct kv_key *keys; /* [n] */
+    uint32_t *blocks;    /* [n - from] */
+    uint8_t *n_tokens;   /* [n - from] */
+    uint32_t n, from;
+    uint32_t n_loans;
+    uint64_t until_ns;
+};
+
 /* A path that is pinned for another instance. */
 struct loan {
     bool is_used;
+    struct bequest *bequest; /* NULL: nodes of the tree are lent */
     uint32_t lease;
     uint32_t node;     /* the last one of the path, or KTREE_ROOT */
     uint32_t n_blocks; /* of the path */
@@ -170,10 +186,13 @@ struct store_remote {
     uint32_t n_lending;
     uint32_t n_lent[CACHE_N_TIERS]; /* blocks of the nodes that are pinned, by that tier */
     uint64_t no_loan_until_ns;
+    bool drains;                  /* no more requests come: private KV is handed over */
     bool leaves;                  /* the pool */
     struct leaving_path *leaving; /* [n_leaving] */
     uint32_t n_leaving, at_leaving;
     uint64_t listed_ns;
+    struct bequest bequests[N_BEQUESTS];
+    uint32_t n_bequeathed; /* their blocks */
     /* Scratch, [POOL_PATH_MAX]. */
     struct pool_block *blocks;
     struct kv_key *path_keys;
@@ -250,13 +269,24 @@ void poll_lookups(struct store *st);
 void reset_remote(struct store *st);
 /* Enter a path that another instance hands over, under a found ticket, which is taken over. False:
  * not possible. */
-bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
-                  const struct pool_meta *meta, uint32_t n);
+bool adopt_lookup(struct store *st, const struct pool_offer *offer);
 
 /* --- kv_store_coming.c --- */
 
 /* Whether a sequence here has promised to compute the block. */
 bool is_coming(const struct store *st, const struct kv_key *key);
+
+/* --- kv_store_bequeath.c --- */
+
+/* The bequest that answers the ask. NULL: there is none. */
+struct bequest *find_bequest(struct store *st, const struct pool_ask *ask);
+void lend_bequest(struct store *st, struct bequest *b, const struct pool_ask *ask);
+void return_bequest(struct bequest *b);
+/* Lend none of them again. */
+void drop_bequests(struct store *st);
+/* Give back the blocks of those that are over. */
+void poll_bequests(struct store *st);
+void fini_bequests(struct store *st);
 
 /* --- kv_store_lend.c --- */
 

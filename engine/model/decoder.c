@@ -123,6 +123,7 @@ static enum status plan_layer(struct loader *l, const struct decoder_names *name
     char prefix[64];
     enum status s;
 
+    y->names = names;
     snprintf(prefix, sizeof prefix, "model.layers.%u.", i);
     s = plan_layer_norm(l, &y->attn_norm, &y->attn_norm_bias, prefix, names->attn_norm);
     if (s == OK)
@@ -200,21 +201,31 @@ static enum status norm_before(const struct layer_step *p, const float *w, const
     return w ? layer_norm_for(p, p->n_rows, p->x, w, bias, reader, p->xn, in) : OK;
 }
 
-/* Add the product of a part's last weight to the residual stream, normed with `after` or multiplied
- * where the model does so. */
-static enum status add_part(const struct layer_step *p, const float *a, const struct weight *w,
-                            const struct weight *next, const float *bias, const float *after)
+/* The last product of a part of the layer. */
+struct last_product {
+    const struct weight *w, *next; /* next: the weight that is multiplied after it */
+    const float *bias, *after;     /* after: the norm behind it; both may be NULL */
+    uint32_t layer;
+    enum adapter_place place;
+};
+
+/* Add the product to the residual stream, normed or multiplied where the model does so. */
+static enum status add_part(const struct layer_step *p, const float *a,
+                            const struct last_product *y)
 {
     const struct model_config *m = p->model;
-    float *out = p->buffer[OUT];
-    enum status s;
+    bool is_direct = !y->after && m->residual_scale == 0;
+    float *out = is_direct ? p->x : p->buffer[OUT];
+    enum status s = is_direct ? layer_add_product(p, p->n_rows, a, y->w, y->next, y->bias, out)
+                              : layer_sum_product(p, p->n_rows, a, y->w, y->next, y->bias, out);
 
-    if (!after && m->residual_scale == 0)
-        return layer_add_product(p, p->n_rows, a, w, next, bias, p->x);
-    s = layer_sum_product(p, p->n_rows, a, w, next, bias, out);
-    if (s == OK && after)
-        return layer_norm_with(p, p->n_rows, out, after, NULL, true, p->x);
-    return s == OK ? layer_scale(p, p->n_rows, m->dim, out, m->residual_scale, 0, true, p->x) : s;
+    if (s == OK)
+        s = adapter_add(p, y->layer, y->place, a, out, m->dim);
+    if (s != OK || is_direct)
+        return s;
+    if (y->after)
+        return layer_norm_with(p, p->n_rows, out, y->after, NULL, true, p->x);
+    return layer_scale(p, p->n_rows, m->dim, out, m->residual_scale, 0, true, p->x);
 }
 
 static enum status norm_heads(const struct layer_step *p, const struct decoder_layer *w, float *qkv)
@@ -238,21 +249,24 @@ static const struct weight *first_of_ffn(const struct decoder_layer *w)
     return w->moe.gate_up.data ? &w->moe.router : &w->gate_up;
 }
 
-static enum status run_ffn(const struct layer_step *p, const struct decoder_layer *w,
-                           const float *in, const struct weight *after)
+static enum status run_ffn(const struct layer_step *p, uint32_t layer, const float *in,
+                           const struct weight *after)
 {
+    const struct decoder_layer *w = &decoder_layers(p->weights)[layer];
+    const struct last_product down = {&w->down,     after, w->down_bias,
+                                      w->ffn_after, layer, ADAPTER_DOWN};
     float *const *b = p->buffer;
+    uint32_t n = p->n_rows;
     const float *act;
     enum status s;
 
     if (w->moe.gate_up.data)
         return moe_run(p, &w->moe, in, after);
-    if ((s = layer_product(p, p->n_rows, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) !=
-            OK ||
-        (s = layer_silu_mul(p, p->n_rows, p->model->ffn_dim, b[GATE_UP], &w->down, b[ACT], &act)) !=
-            OK)
+    if ((s = layer_product(p, n, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) != OK ||
+        (s = adapter_add(p, layer, ADAPTER_GATE_UP, in, b[GATE_UP], w->gate_up.n)) != OK ||
+        (s = layer_silu_mul(p, n, p->model->ffn_dim, b[GATE_UP], &w->down, b[ACT], &act)) != OK)
         return s;
-    return add_part(p, act, &w->down, after, w->down_bias, w->ffn_after);
+    return add_part(p, act, &down);
 }
 
 enum status decoder_run(const struct layer_step *p, uint32_t layer)
@@ -261,19 +275,21 @@ enum status decoder_run(const struct layer_step *p, uint32_t layer)
     const struct weight *output = p->weights->output.data ? &p->weights->output : NULL;
     const struct weight *after = layer + 1 < p->model->n_layers ? &w[1].qkv : output;
     const struct weight *gate_up = w->moe.gate_up.data ? NULL : &w->gate_up;
+    const struct last_product o = {&w->o,         first_of_ffn(w), w->o_bias,
+                                   w->attn_after, layer,           ADAPTER_O};
     float *const *b = p->buffer;
     const float *in;
-    uint32_t n = p->n_rows;
     enum status s;
 
     if ((s = norm_before(p, w->attn_norm, w->attn_norm_bias, &w->qkv, &in)) != OK ||
-        (s = layer_product(p, n, in, &w->qkv, &w->o, w->qkv_bias, b[QKV])) != OK ||
+        (s = layer_product(p, p->n_rows, in, &w->qkv, &w->o, w->qkv_bias, b[QKV])) != OK ||
+        (s = adapter_add(p, layer, ADAPTER_QKV, in, b[QKV], w->qkv.n)) != OK ||
         (s = norm_heads(p, w, b[QKV])) != OK || (s = layer_rope_kv(p, layer, b[QKV])) != OK ||
         (s = layer_attention(p, layer, b[QKV], &w->o, b[ATTN], &in)) != OK ||
-        (s = add_part(p, in, &w->o, first_of_ffn(w), w->o_bias, w->attn_after)) != OK ||
+        (s = add_part(p, in, &o)) != OK ||
         (s = norm_before(p, w->ffn_norm, w->ffn_norm_bias, gate_up, &in)) != OK)
         return s;
-    return run_ffn(p, w, in, after);
+    return run_ffn(p, layer, in, after);
 }
 
 void decoder_count_work(const struct model_config *m, const struct weights *w,

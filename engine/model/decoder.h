@@ -36,6 +36,7 @@ struct decoder_names {
 };
 
 struct decoder_layer {
+    const struct decoder_names *names; /* of all layers: a constant of the family */
     float *attn_norm, *attn_norm_bias; /* [D] */
     struct weight qkv;                 /* [(H + 2 G) d, D]: Q rows, then K, then V */
     float *qkv_bias;

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+#include "engine/model/adapter.h"
 #include "engine/model/weights.h"
 
 #define LAYER_N_BUFFERS_MAX 8
@@ -38,6 +39,10 @@ struct layer_step {
     const struct attn_segment *segments;
     const struct kv_pool *pool;
     bool bidirectional; /* attention is to all keys of a sequence */
+    /* Runs of rows with an adapter, ascending; then `rounded` is NULL. */
+    const struct adapter_run *adapter_runs;
+    uint32_t n_adapter_runs;
+    float *adapter_mid; /* [T, adapter_mid_width()]; NULL: no row has an adapter */
     /* In place of the op, while sequences of the batch have KV on other instances; else NULL. The
      * arrays of p lie in host memory then. */
     enum status (*attention)(void *arg, const struct attention_params *p);

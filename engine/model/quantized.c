@@ -16,6 +16,8 @@
 /* f16 holds magnitudes in this range to 11 bits. */
 #define F16_NORMAL_MIN 0x1p-14f
 #define F16_MAX 65504.0f
+/* Elements of K that share a scale in an F8 weight. */
+#define F8_GROUP 128
 
 struct quantized {
     struct quantized_weight *weights; /* sorted by name */
@@ -171,6 +173,7 @@ static enum status finish(const struct module *m, const char *scales_part)
 {
     struct quantized_weight *w = m->w;
     bool floats = w->codes_as == CODES_E4M3 || w->codes_as == CODES_E5M2, fit_f16 = true;
+    bool whole_f8 = w->block_cols >= w->k || w->block_cols % F8_GROUP == 0;
     enum status s = w->scales ? check_scales(m, scales_part, &fit_f16) : OK;
     char name[NAME_BYTES_MAX];
 
@@ -193,6 +196,10 @@ static enum status finish(const struct module *m, const char *scales_part)
     snprintf(w->tensor.dtype_name, sizeof w->tensor.dtype_name, "%s", w->tensor.codec->name);
     if (!floats && !w->g_idx && fit_f16)
         w->tensor.code_group = choose_code_group(w);
+    if (w->codes_as == CODES_E4M3 && !w->g_idx && whole_f8) {
+        w->tensor.code_is_f8 = true;
+        w->tensor.code_group = F8_GROUP;
+    }
     if (w->tensor.code_group)
         w->tensor.code_bits = w->bits;
     return w->tensor.name ? OK : buf_why(m->why, ERR_NOMEM, "out of memory");

@@ -239,6 +239,15 @@ static void read_rows(const struct tensor *tensor, uint64_t row, uint32_t n_rows
         }
 }
 
+static bool has_nan_e4m3(const uint8_t *codes, uint64_t n)
+{
+    uint32_t n_nan = 0;
+
+    for (uint64_t i = 0; i < n; i++)
+        n_nan += (codes[i] & 0x7f) == 0x7f;
+    return n_nan > 0;
+}
+
 static void read_codes(const struct tensor *tensor, uint64_t row, uint32_t n_rows, uint8_t *codes,
                        float *scales, float *offsets)
 {
@@ -259,8 +268,13 @@ static void read_codes(const struct tensor *tensor, uint64_t row, uint32_t n_row
         for (uint64_t g = 0; g < n_groups; g++) {
             uint64_t group = group_of(w, g * tensor->code_group);
             float scale = quantized_scale(w, row + r, group);
-            scales[r * n_groups + g] = scale;
-            offsets[r * n_groups + g] = -(float)zero_of(w, row + r, group) * scale;
+            uint64_t col = g * tensor->code_group;
+            bool is_nan =
+                tensor->code_is_f8 &&
+                has_nan_e4m3(codes + r * w->k + col, at_most(w->k - col, tensor->code_group));
+            scales[r * n_groups + g] = is_nan ? NAN : scale;
+            offsets[r * n_groups + g] =
+                tensor->code_is_f8 ? 0 : -(float)zero_of(w, row + r, group) * scale;
         }
 }
 
@@ -268,7 +282,7 @@ const struct tensor_codec *quantized_codec(const struct quantized_weight *w)
 {
     static const struct tensor_codec int4 = {"int4", read_rows, read_codes};
     static const struct tensor_codec int8 = {"int8", read_rows, read_codes};
-    static const struct tensor_codec e4m3 = {"F8_E4M3", read_rows, NULL};
+    static const struct tensor_codec e4m3 = {"F8_E4M3", read_rows, read_codes};
     static const struct tensor_codec e5m2 = {"F8_E5M2", read_rows, NULL};
 
     if (w->codes_as == CODES_E4M3)

@@ -320,7 +320,9 @@ static enum status sort_tensors(struct safetensors *st, struct buf *why)
     return OK;
 }
 
-enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why)
+/* Open one file, or (name NULL) the checkpoint of the directory. */
+static enum status open_files(struct safetensors **out, const char *dir, const char *name,
+                              struct buf *why)
 {
     struct safetensors *st = calloc(1, sizeof *st);
     struct json *index = NULL;
@@ -331,13 +333,13 @@ enum status safetensors_open(struct safetensors **out, const char *dir, struct b
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory");
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
-    if (access(path, F_OK) == 0) {
+    if (!name && access(path, F_OK) == 0) {
         s = js_parse_file(&index, path, INDEX_BYTES_MAX, why);
         if (s == OK)
             s = open_index(st, dir, index, why);
         js_unref(index);
     } else {
-        s = open_shard(st, dir, "model.safetensors", why);
+        s = open_shard(st, dir, name ? name : "model.safetensors", why);
     }
     if (s == OK)
         s = sort_tensors(st, why);
@@ -347,6 +349,17 @@ enum status safetensors_open(struct safetensors **out, const char *dir, struct b
     }
     *out = st;
     return OK;
+}
+
+enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why)
+{
+    return open_files(out, dir, NULL, why);
+}
+
+enum status safetensors_open_file(struct safetensors **out, const char *dir, const char *name,
+                                  struct buf *why)
+{
+    return open_files(out, dir, name, why);
 }
 
 void safetensors_close(struct safetensors *st)

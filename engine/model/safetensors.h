@@ -27,6 +27,9 @@ struct safetensors;
 
 /* Open DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists. */
 NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why);
+/* Open the one file DIR/NAME. */
+NODISCARD enum status safetensors_open_file(struct safetensors **out, const char *dir,
+                                            const char *name, struct buf *why);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
 /* Return the file in which a tensor lies, open until safetensors_close(), and the offset of the
  * tensor's first byte. Not for two threads at once. ERR_IO if the file cannot be opened again or is

@@ -37,6 +37,7 @@ struct tensor {
     uint64_t own[2];                                /* of the codec */
     uint32_t code_bits;  /* of read_codes(): 4 or 8; 0: the code is of another kind */
     uint32_t code_group; /* elements of a row with one scale and offset: a multiple of 32 */
+    int code_is_f8;      /* codes are F8 numbers, and code_group is a multiple of 128 */
 };
 
 /* A row of a vector is one element. Rows may be decoded in any order and by several threads. */
@@ -46,7 +47,9 @@ struct tensor_codec {
     void (*read_rows)(const struct tensor *t, uint64_t row, uint32_t n_rows, float *out);
     /* Where code_bits is above 0: the same rows as codes [n_rows, K], below 2^code_bits, and the
      * scales and offsets [n_rows, ceil(K / code_group)] of their groups. An element is
-     * code * scale + offset; scale and offset are floats that f16 represents, or nearly so. */
+     * code * scale + offset; scale and offset are floats that f16 represents, or nearly so. With
+     * code_is_f8 an element is the F8 number times any scale, NaN for groups with a NaN, and
+     * offsets are 0. */
     void (*read_codes)(const struct tensor *t, uint64_t row, uint32_t n_rows, uint8_t *codes,
                        float *scales, float *offsets);
 };

@@ -17,6 +17,7 @@
 /* Default number of elements that share a scale; ARCHITECTURE.md has the figures. */
 #define GROUP_I8 128
 #define GROUP_I4 32
+#define GROUP_F8 128 /* the only one */
 
 static void pack_tied_dummy(struct loader *l)
 {
@@ -39,7 +40,7 @@ static void hash_content(struct loader *l)
         else
             hash_add(&h, &job->seed, sizeof job->seed);
         if (weights_is_coded(job)) { /* no float type has such a number */
-            shape[2] = 100 + job->tensor->code_bits;
+            shape[2] = (job->tensor->code_is_f8 ? 200 : 100) + job->tensor->code_bits;
             hash_add(&h, &job->tensor->code_group, sizeof job->tensor->code_group);
         }
         hash_add(&h, shape, sizeof shape);
@@ -193,9 +194,16 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
         *out = (struct quantization){DTYPE_I8, group ? group : GROUP_I8};
     else if (!strcmp(name, "int4"))
         *out = (struct quantization){DTYPE_I4, group ? group : GROUP_I4};
+    else if (!strcmp(name, "fp8"))
+        *out = (struct quantization){DTYPE_F8, GROUP_F8};
     else if (strcmp(name, "none") != 0)
         return buf_why(why, ERR_INVALID,
-                       "{quantization} %s is unknown; auto, none, int8 and int4 are known", name);
+                       "{quantization} %s is unknown; auto, none, int8, int4 and fp8 are known",
+                       name);
+    if (out->dtype == DTYPE_F8 && group == 32)
+        return buf_why(why, ERR_INVALID,
+                       "{quantization_group} 32 does not go with {quantization} fp8, whose groups "
+                       "have 128 weights");
     return OK;
 }
 

@@ -6,9 +6,9 @@
  * has both in one packed weight. Norms and biases stay f32.
  *
  * As stored, the tensors that fill a weight decide its type, and the embedding's its own. Codes
- * with a scale and an offset per group become A8 or A4, with the numbers of the file. Tensors
- * quantized in another way become I8 in groups of 32. Plain floats keep the float type, as does a
- * weight that mixes them with quantized tensors.
+ * with a scale and an offset per group become A8 or A4, and F8 numbers whose scales suit groups of
+ * 128 become F8, with the numbers of the file. Tensors quantized in another way become I8 in groups
+ * of 32. Plain floats keep the float type, as does a weight that mixes them with quantized tensors.
  *
  * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
@@ -29,7 +29,7 @@
 /* Quantization of weights while they are loaded. With group 0 nothing is quantized: the weights are
  * floats, decoded where the checkpoint is quantized, or, with dtype DTYPE_A8, as stored. */
 struct quantization {
-    enum dtype dtype; /* of the layers' products: DTYPE_I8 or DTYPE_I4 */
+    enum dtype dtype; /* of the layers' products: DTYPE_I8, DTYPE_I4 or DTYPE_F8 */
     uint32_t group;   /* elements that share a scale: 32 or 128 */
 };
 
@@ -94,8 +94,8 @@ NODISCARD enum status weights_load(struct weights *w, const struct weights_confi
 /* Read the type in which the checkpoint stores the embedding table; BF16 for a quantized one. */
 NODISCARD enum status weights_stored_dtype(const struct model_config *m, const char *dir,
                                            enum dtype *out, struct buf *why);
-/* Parse "auto" (as stored), "none", "int8" or "int4"; group is 32, 128, or 0 for the default of
- * that type. */
+/* Parse "auto" (as stored), "none", "int8", "int4" or "fp8"; group is 32, 128, or 0 for the default
+ * of that type. */
 NODISCARD enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
                                          struct buf *why);
 void weights_free(struct weights *w); /* also fine on a zeroed struct */

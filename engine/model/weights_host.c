@@ -91,13 +91,14 @@ void weights_check_codes(const struct loader *l, const struct job *job, uint32_t
                          const struct coded_rows *rows, uint32_t n_rows)
 {
     uint32_t n_groups = weights_n_code_groups(job), group = job->tensor->code_group, n_bad = 0;
+    float end = job->tensor->code_is_f8 ? INFINITY : F16_END;
     size_t n = (size_t)n_rows * n_groups;
     uint32_t crc = hash_crc32c(0, rows->codes, (size_t)n_rows * job->k);
 
     crc = hash_crc32c(crc, rows->scales, n * sizeof(float));
     l->crcs[task] = hash_crc32c(crc, rows->offsets, n * sizeof(float));
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(rows->scales[i]) < F16_END && fabsf(rows->offsets[i]) < F16_END)) {
+        if (!(fabsf(rows->scales[i]) < end && fabsf(rows->offsets[i]) < end)) {
             uint32_t k = (uint32_t)(i % n_groups) * group;
 
             n_bad += job->k - k < group ? job->k - k : group;
@@ -247,8 +248,8 @@ static enum status run_coded(struct loader *l, const struct job *job, uint32_t t
         return ERR_NOMEM;
     struct coded_rows rows = weights_read_codes(job, row, n_rows, memory);
     weights_check_codes(l, job, task, &rows, n_rows);
-    pack_affine_rows(job->w, job->n0 + row, rows.codes, rows.scales, rows.offsets,
-                     job->tensor->code_group, n_rows);
+    pack_coded_rows(job->w, job->n0 + row, rows.codes, rows.scales, rows.offsets,
+                    job->tensor->code_group, n_rows);
     free(memory);
     return OK;
 }

@@ -76,7 +76,10 @@ void weights_check_rows(const struct loader *l, const struct job *job, uint32_t 
 /* Whether a job's rows are read as codes. */
 static inline bool weights_is_coded(const struct job *job)
 {
-    return job->w && dtype_is_affine(job->w->dtype);
+    const struct weight *w = job->w;
+
+    return w && (dtype_is_affine(w->dtype) ||
+                 (w->dtype == DTYPE_F8 && job->tensor && job->tensor->code_is_f8));
 }
 
 /* Rows of a coded job, in memory of n_rows * weights_source_row_bytes(). */

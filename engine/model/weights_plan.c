@@ -136,8 +136,9 @@ static enum status no_memory(struct loader *l)
 
 /* How the tensors that fill one weight are stored. */
 struct stored {
-    uint32_t n_plain, n_quantized, n_codes; /* n_codes of n_quantized have codes */
-    uint32_t bits, group;                   /* most bits; a group that divides all others */
+    uint32_t n_plain, n_quantized;
+    uint32_t n_codes, n_f8; /* of n_quantized: with codes, with F8 numbers as codes */
+    uint32_t bits, group;   /* most bits; a group that divides all others */
 };
 
 static void stored_add(struct stored *s, const struct tensor *t)
@@ -149,6 +150,10 @@ static void stored_add(struct stored *s, const struct tensor *t)
     s->n_quantized++;
     if (!t->code_bits || !t->code_group || t->code_group % 32)
         return;
+    if (t->code_is_f8) {
+        s->n_f8++;
+        return;
+    }
     if (s->n_codes++ == 0)
         s->group = 128;
     s->bits = t->code_bits > s->bits ? t->code_bits : s->bits;
@@ -163,12 +168,14 @@ static struct quantization choose_quantization(const struct loader *l, struct qu
         return asked;
     if (s->n_plain || !s->n_quantized)
         return (struct quantization){0};
+    if (s->n_f8 == s->n_quantized)
+        return (struct quantization){DTYPE_F8, 128};
     if (s->n_codes < s->n_quantized)
         return (struct quantization){DTYPE_I8, GROUP_OTHER_CODES};
     return (struct quantization){s->bits > 4 ? DTYPE_A8 : DTYPE_A4, s->group};
 }
 
-/* choose_quantization() for the embedding or the output layer, which int4 gives 8 bits. */
+/* choose_quantization() for the embedding or the output layer, which int4 and fp8 make int8. */
 static struct quantization choose_table_quantization(const struct loader *l, const struct tensor *t)
 {
     struct stored s = {0};

@@ -210,8 +210,8 @@ static void pack_coded(const struct pack_job *j, uint32_t task, uint32_t row, ui
 
     weights_check_codes(j->l, job, task, &rows, n_rows);
     clear_rows(j->p, &w, row, n_rows);
-    pack_affine_rows(&w, row, rows.codes, rows.scales, rows.offsets, job->tensor->code_group,
-                     n_rows);
+    pack_coded_rows(&w, row, rows.codes, rows.scales, rows.offsets, job->tensor->code_group,
+                    n_rows);
 }
 
 static void pack_matrix(const struct slot *p, uint32_t row, uint32_t n_rows, unsigned char *src)

@@ -221,6 +221,7 @@ std::unique_ptr<faiss::Index> converted(std::unique_ptr<faiss::Index> from)
             delete hnsw->storage;
         hnsw->storage = storage.release();
         hnsw->own_fields = true;
+        hnsw->hnsw.efSearch = HNSW_EF_SEARCH; // Faiss 1.7.3 ignores the one of a search's parameters
         return from;
     }
     if (typeid(*from) == typeid(faiss::IndexIVFFlat)) {
@@ -593,14 +594,12 @@ static void search_hnsw(const faiss::IndexHNSWFlat *hnsw, const float *q, faiss_
 {
     std::vector<float> scores;
     std::vector<label_t> labels;
-    faiss::SearchParametersHNSW params;
 
     for (size_t k = hits->k;; k *= 2) {
         k = std::min(k, (size_t)hnsw->ntotal);
         scores.resize(k);
         labels.resize(k);
-        params.efSearch = std::max(HNSW_EF_SEARCH, (int)k);
-        hnsw->search(1, q, k, scores.data(), labels.data(), &params);
+        hnsw->search(1, q, k, scores.data(), labels.data());
         hits->n = 0;
         uint32_t n = count_hits(labels.data(), k);
         for (uint32_t i = 0; i < n && hits->n < hits->k; i++)

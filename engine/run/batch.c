@@ -22,8 +22,9 @@ enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_m
     b->blocks = calloc(n_blocks_max, sizeof *b->blocks);
     b->out_rows = calloc(n_out_max, sizeof *b->out_rows);
     b->queries = calloc(n_seqs_max, sizeof *b->queries);
+    b->adapter_runs = calloc(n_seqs_max, sizeof *b->adapter_runs);
     if (b->ids && b->pos && b->slot_block && b->slot_offset && b->seqs && b->segments &&
-        b->blocks && b->out_rows && b->queries)
+        b->blocks && b->out_rows && b->queries && b->adapter_runs)
         return OK;
     batch_destroy(b);
     return ERR_NOMEM;
@@ -40,13 +41,14 @@ void batch_destroy(struct batch *b)
     free(b->blocks);
     free(b->out_rows);
     free(b->queries);
+    free(b->adapter_runs);
     *b = (struct batch){0};
 }
 
 void batch_reset(struct batch *b)
 {
     b->n_rows = b->n_seqs = b->n_segments = b->n_blocks = b->n_out = 0;
-    b->seq_rows_most = b->seq_segments_most = b->n_queries = 0;
+    b->seq_rows_most = b->seq_segments_most = b->n_queries = b->n_adapter_runs = 0;
 }
 
 /* Begin a sequence of n_segments segments, which the caller appends. */
@@ -70,6 +72,19 @@ void batch_add_query(struct batch *b, struct cache_seq *kv, uint32_t remote0, ui
     ASSERT(b->n_seqs > 0 && remote0 + n_remote <= b->seqs[b->n_seqs - 1].n_segs);
     b->queries[b->n_queries++] = (struct batch_query){
         .kv = kv, .seq = b->n_seqs - 1, .remote0 = remote0, .n_remote = n_remote};
+}
+
+void batch_adapt(struct batch *b, const struct adapter *adapter)
+{
+    const struct attn_seq *q = &b->seqs[b->n_seqs - 1];
+    struct adapter_run *last = b->n_adapter_runs ? &b->adapter_runs[b->n_adapter_runs - 1] : NULL;
+
+    ASSERT(b->n_seqs > 0);
+    if (last && last->adapter == adapter && last->row0 + last->n_rows == q->row0)
+        last->n_rows += q->n_rows;
+    else
+        b->adapter_runs[b->n_adapter_runs++] =
+            (struct adapter_run){.row0 = q->row0, .n_rows = q->n_rows, .adapter = adapter};
 }
 
 void batch_want(struct batch *b, uint32_t row)

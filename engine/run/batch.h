@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "cache/cache.h"
+#include "engine/model/adapter.h"
 
 /* A sequence of the step that sends queries: some of its segments lie on another instance. */
 struct batch_query {
@@ -34,11 +35,13 @@ struct batch {
     uint32_t n_blocks, n_blocks_max;
     uint32_t *blocks;
     uint32_t n_out, n_out_max;
-    uint32_t *out_rows;          /* [n_out] rows whose logits are wanted */
-    uint32_t seq_rows_most;      /* rows of the sequence that has most */
-    uint32_t seq_segments_most;  /* segments of the sequence that has most */
-    uint32_t n_queries;          /* at most n_seqs_max */
-    struct batch_query *queries; /* [n_queries] in ascending order of seq */
+    uint32_t *out_rows;               /* [n_out] rows whose logits are wanted */
+    uint32_t seq_rows_most;           /* rows of the sequence that has most */
+    uint32_t seq_segments_most;       /* segments of the sequence that has most */
+    uint32_t n_queries;               /* at most n_seqs_max */
+    struct batch_query *queries;      /* [n_queries] in ascending order of seq */
+    uint32_t n_adapter_runs;          /* at most n_seqs_max */
+    struct adapter_run *adapter_runs; /* [n_adapter_runs] in ascending order of rows */
 };
 
 /* Allocate the arrays. n_blocks_max bounds the blocks of all sequences of a step together. */
@@ -51,6 +54,9 @@ void batch_reset(struct batch *b);
  * pos0 + n. The last n_out rows want logits. */
 void batch_add(struct batch *b, struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out);
+/* The rows of the sequence that was added last have this adapter. Neighbours with the same adapter
+ * share a run. */
+void batch_adapt(struct batch *b, const struct adapter *adapter);
 /* Have the logits of one more row, behind those of the rows before. */
 void batch_want(struct batch *b, uint32_t row);
 /* Segments [remote0, remote0 + n_remote) of the sequence that was added last lie on another

@@ -17,6 +17,7 @@ struct forward {
     const uint32_t *ids;      /* [T] of this step, where ops can read them */
     const uint32_t *out_rows; /* the same, [R] */
     float *cos_sin;           /* [tables][n_pos, r] */
+    uint16_t *rounded;        /* step.rounded in steps without adapters */
     float *out_x;             /* [R, D] rows that want logits */
     float *logits;            /* [R, V]; with c.hidden the same memory as out_x */
     float *host_logits;
@@ -110,6 +111,7 @@ uint64_t forward_device_bytes(const struct forward_config *c)
 
     for (uint32_t n = m->family->plan_buffers(m, widths); n > 0; n--)
         per_row += widths[n - 1];
+    per_row += adapter_mid_width(c->adapter_rank);
     if (!c->hidden)
         per_out += m->n_vocab;
     return (c->n_rows_max * per_row + c->n_out_max * per_out +
@@ -126,7 +128,11 @@ static enum status alloc_buffers(struct forward *f)
     uint64_t rows = f->c.n_rows_max;
 
     ASSERT(n <= LAYER_N_BUFFERS_MAX);
-    if (rounded_bytes(&f->c) > 0 && !(p->rounded = device_alloc(f->device, rounded_bytes(&f->c))))
+    if (rounded_bytes(&f->c) > 0 && !(f->rounded = device_alloc(f->device, rounded_bytes(&f->c))))
+        return ERR_NOMEM;
+    p->rounded = f->rounded;
+    if (f->c.adapter_rank > 0 &&
+        !(p->adapter_mid = alloc_floats(f, rows, adapter_mid_width(f->c.adapter_rank))))
         return ERR_NOMEM;
     p->x = alloc_floats(f, rows, m->dim);
     p->xn = alloc_floats(f, rows, m->dim);
@@ -197,7 +203,8 @@ void forward_destroy(struct forward *f)
     if (!f)
         return;
     step_graphs_destroy(f->graphs);
-    void *all[] = {f->step.x, f->step.xn, f->step.rounded, f->out_x, f->c.hidden ? NULL : f->logits,
+    void *all[] = {f->step.x,           f->step.xn, f->rounded,
+                   f->step.adapter_mid, f->out_x,   f->c.hidden ? NULL : f->logits,
                    f->cos_sin};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         device_free(f->device, all[i]);
@@ -303,6 +310,16 @@ static enum status take_output(struct forward *f, uint32_t n, float **logits)
                            (size_t)n * out_width(&f->c) * sizeof(float));
 }
 
+/* Set the rows with adapters. Their products read floats, so other ops leave floats in such a step:
+ * a product rounds them to the same bits itself. */
+static void begin_adapters(struct forward *f, const struct batch *b)
+{
+    ASSERT(b->n_adapter_runs == 0 || f->step.adapter_mid);
+    f->step.adapter_runs = b->adapter_runs;
+    f->step.n_adapter_runs = b->n_adapter_runs;
+    f->step.rounded = b->n_adapter_runs > 0 ? NULL : f->rounded;
+}
+
 /* Have sequences that query attended to by way of `queries`. */
 static void begin_queries(struct forward *f, struct batch *b)
 {
@@ -336,7 +353,7 @@ static bool choose_bucket(const struct forward *f, struct batch *b, const struct
     most = most < f->c.n_rows_max ? most : f->c.n_rows_max;
     most = most < STEP_GRAPH_ROWS_MAX ? most : STEP_GRAPH_ROWS_MAX;
     if (!f->graphs || b->n_rows == 0 || b->n_rows > most || b->seq_rows_most != 1 ||
-        b->n_queries > 0)
+        b->n_queries > 0 || b->n_adapter_runs > 0)
         return false;
     *out = step_bucket_for(b->n_rows, b->n_segments, most, f->c.n_blocks_max);
     out->pool = pool->base;
@@ -355,6 +372,7 @@ enum status forward_run(struct forward *f, struct batch *b, const struct kv_pool
 
     f->step.pool = pool;
     begin_queries(f, b);
+    begin_adapters(f, b);
     if (s == OK)
         s = repeats ? step_graphs_run(f->graphs, &bucket, run_ops, f) : run_ops(f);
     return s == OK ? take_output(f, b->n_out, logits) : s;

@@ -31,6 +31,7 @@ struct forward_config {
     uint32_t n_seqs_max;
     uint32_t n_blocks_max; /* as in batch_create() */
     bool graphs;           /* replay decode steps on a device that can */
+    uint32_t adapter_rank; /* the largest of adapters; 0: no batch has any */
     bool device_logits;    /* leave them on the device: it samples */
     bool hidden;           /* for embeddings: the hidden states behind the final norm take the
                               place of the logits everywhere, [n, D] instead of [n, V] */

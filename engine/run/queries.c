@@ -168,7 +168,7 @@ static enum status local_tiles(struct queries *q, const struct attention_params 
 }
 
 static enum status merge(struct queries *q, const struct attention_params *p,
-                         const struct piece *piece, const float *remote)
+                         const struct piece *piece, const float **remote)
 {
     const struct batch_query *x = piece->query;
     const struct attn_seq *seq = &q->batch->seqs[x->seq];
@@ -184,10 +184,10 @@ static enum status merge(struct queries *q, const struct attention_params *p,
                                                        q->c.head_dim};
 
     for (uint32_t i = 0; i < seq->n_segs; i++) {
-        const float **from = i - x->remote0 < x->n_remote ? &remote : &local;
+        bool is_remote = i - x->remote0 < x->n_remote;
 
-        q->parts[i] = *from;
-        *from += step;
+        q->parts[i] = is_remote ? *remote++ : local;
+        local += is_remote ? 0 : step;
     }
     return q->c.ops->merge_tiles(q->c.device, NULL, &m);
 }
@@ -198,9 +198,9 @@ static enum status finish_wave(struct queries *q, const struct attention_params 
 
     for (uint32_t i = 0; s == OK && i < n; i++) {
         const struct piece *piece = &q->pieces[i];
-        const float *remote;
+        const float *remote[POOL_QUERY_SEGMENTS_MAX];
 
-        if (q->c.calls->answer(piece->query->kv, &remote) == OK)
+        if (q->c.calls->answer(piece->query->kv, remote) == OK)
             s = merge(q, p, piece, remote);
         else
             piece->query->failed = true;

@@ -32,7 +32,7 @@ struct query_calls {
     uint32_t (*rows_max)(const struct cache_seq *s); /* of one query; 0: the sequence cannot */
     enum status (*query)(struct cache_seq *s, uint32_t layer, const float *q, size_t q_stride,
                          uint32_t n_rows);
-    enum status (*answer)(struct cache_seq *s, const float **tiles);
+    enum status (*answer)(struct cache_seq *s, const float **tiles); /* [n_remote] */
 };
 
 struct queries_config {

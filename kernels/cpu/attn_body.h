@@ -73,6 +73,11 @@ static void attn_keep(const struct attn_group *g, uint32_t row, const float *til
     to[dim + 1] = tile_sum;
 }
 
+static float *attn_row_scores(const struct attn_group *g, int row)
+{
+    return g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
+}
+
 /* The kernel of a group; n_rows and t are constants in every instance. */
 KERNEL_BODY void attn_group(const struct attn_group *g, enum dtype t, int n_rows)
 {
@@ -82,13 +87,14 @@ KERNEL_BODY void attn_group(const struct attn_group *g, enum dtype t, int n_rows
 
     attn_scores(g, t, n_rows);
     for (int r = 0; r < n_rows; r++) {
-        float *score = task->mem->score + (size_t)r * KV_SEGMENT_TOKENS_MAX;
-
         if (task->job->p->soft_cap > 0)
             attn_cap_scores(g, (uint32_t)r);
         if (g->hidden[r] < g->n_keys[r])
-            attn_softmax(g, t, score, g->hidden[r], g->n_keys[r], &max[r], &sum[r]);
+            max[r] = attn_softmax_top(attn_row_scores(g, r), g->hidden[r], g->n_keys[r]);
     }
+    for (int r = 0; r < n_rows; r++) /* the rows' maxima do not wait for each other */
+        if (g->hidden[r] < g->n_keys[r])
+            sum[r] = attn_softmax(g, t, attn_row_scores(g, r), g->hidden[r], g->n_keys[r], max[r]);
     if (is_windowed)
         attn_values_window(g, t, n_rows);
     else
@@ -251,15 +257,16 @@ static uint32_t attn_seq_tasks(const struct attn_job *job, const struct attn_seq
            job->p->pool.n_kv_heads;
 }
 
-/* Fill in the i-th task of a sequence. */
+/* Fill in the i-th task of a sequence. Tasks of one KV head follow each other, so that its keys and
+ * values stay in the second-level cache. */
 static void attn_task_place(const struct attn_job *job, const struct attn_seq *seq, uint32_t i,
                             struct attn_task *task)
 {
-    uint32_t n_heads = job->p->pool.n_kv_heads;
+    uint32_t n_blocks = attn_seq_tasks(job, seq) / job->p->pool.n_kv_heads;
 
     task->seq = seq;
-    task->kv_head = i % n_heads;
-    task->query0 = i / n_heads * job->task_queries;
+    task->kv_head = i / n_blocks;
+    task->query0 = i % n_blocks * job->task_queries;
     task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
 }
 

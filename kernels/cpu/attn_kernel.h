@@ -268,7 +268,8 @@ KERNEL_BODY void attn_scores_of(const struct attn_group *g, enum dtype t, int n_
     }
 }
 
-/* Scores of all keys that some row sees, and of the rest of their blocks. */
+/* Scores of all keys that some row sees, and of keys behind them. On the diagonal, half a block is
+ * often enough; only the largest groups, those of a prefill, have an instance for that. */
 ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
 {
     const int per_block = KV_BLOCK_TOKENS / VW, nc = attn_cols(n_rows);
@@ -278,9 +279,16 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
     if (nb > 1)
         for (; i + (uint32_t)nb <= end; i += (uint32_t)nb)
             attn_scores_of(g, t, n_rows, nb, nv, i, 0);
-    for (; i < end; i++)
-        for (uint32_t col = 0; col < KV_BLOCK_TOKENS; col += (uint32_t)nv * VW)
-            attn_scores_of(g, t, n_rows, 1, nv, i, col);
+    for (; i < end; i++) {
+        uint32_t n = min_u32(g->n_any - i * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS);
+
+        for (uint32_t col = 0; col < n; col += (uint32_t)nv * VW) {
+            if (n_rows == ROWS_MAX && nv > 1 && n - col <= (uint32_t)nv / 2 * VW)
+                attn_scores_of(g, t, n_rows, 1, nv / 2, i, col);
+            else
+                attn_scores_of(g, t, n_rows, 1, nv, i, col);
+        }
+    }
 }
 
 /* --- softmax --- */
@@ -309,15 +317,12 @@ static inline float attn_top(vf v)
     return a > b ? a : b;
 }
 
-/* Turn a row's scores of keys [first, n_keys) into exp(score - max), with 0 in the other lanes of
- * their vectors, and find maximum and sum. KV of one byte: then multiply by the scales of the
- * values. A vector without a visible key would add zeros to the sum, so the loops' begin changes no
- * bit. */
-KERNEL_BODY void attn_softmax(const struct attn_group *g, enum dtype t, float *score,
-                              uint32_t first, uint32_t n_keys, float *max_out, float *sum_out)
+/* Find the largest of a row's scores of keys [first, n_keys), and put -inf into the other lanes of
+ * their vectors. */
+static float attn_softmax_top(float *score, uint32_t first, uint32_t n_keys)
 {
     const uint32_t begin = first / VW * VW, last = (n_keys - 1) / VW * VW;
-    vf max = v_set1(-INFINITY), sum = v_set1(0);
+    vf max = v_set1(-INFINITY);
 
     v_store(score + begin, v_select(~v_below((int32_t)first - (int32_t)begin),
                                     v_load(score + begin), v_set1(-INFINITY)));
@@ -325,9 +330,20 @@ KERNEL_BODY void attn_softmax(const struct attn_group *g, enum dtype t, float *s
             v_select(v_below((int32_t)(n_keys - last)), v_load(score + last), v_set1(-INFINITY)));
     for (uint32_t j = begin; j <= last; j += VW)
         max = v_max(max, v_load(score + j));
-    *max_out = attn_top(max);
-    max = v_set1(*max_out);
-    for (uint32_t j = begin; j <= last; j += VW) {
+    return attn_top(max);
+}
+
+/* Turn a row's scores of keys [first, n_keys) into exp(score - top), with 0 in the other lanes of
+ * their vectors; returns their sum. KV of one byte: then multiply by the scales of the values. A
+ * vector without a visible key would add zeros to the sum, so the loops' begin changes no bit. */
+KERNEL_BODY float attn_softmax(const struct attn_group *g, enum dtype t, float *score,
+                               uint32_t first, uint32_t n_keys, float top)
+{
+    const uint32_t last = (n_keys - 1) / VW * VW;
+    const vf max = v_set1(top);
+    vf sum = v_set1(0);
+
+    for (uint32_t j = first / VW * VW; j <= last; j += VW) {
         vf e = attn_exp(v_load(score + j) - max);
 
         sum += e;
@@ -336,7 +352,7 @@ KERNEL_BODY void attn_softmax(const struct attn_group *g, enum dtype t, float *s
                 v_load(attn_scales(g, 1, j / KV_BLOCK_TOKENS) + j % KV_BLOCK_TOKENS) * attn_unit(t);
         v_store(score + j, e);
     }
-    *sum_out = v_sum(sum);
+    return v_sum(sum);
 }
 
 static void attn_cap_scores(const struct attn_group *g, uint32_t row)
@@ -379,54 +395,53 @@ ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows
         attn_step(acc, n_rows, nc, p1, KV_SEGMENT_TOKENS_MAX, v[1]);
 }
 
-/* Continue the chains over keys [off, off + n) of one block of V; w is the block's first row at the
- * first column, p the probability of key `off`. */
-KERNEL_BODY void attn_values_block(vf *acc, enum dtype t, bool part, int n_rows, int nc,
-                                   const float *p, const unsigned char *w, size_t stride,
-                                   uint32_t off, uint32_t n, int32_t n_cols, ptrdiff_t ahead)
-{
-    const uint32_t per_row = t == DTYPE_BF16 ? 2 : 1;
-    const size_t width = (size_t)nc * VW * attn_col_bytes(t);
-
-    w += off / per_row * stride;
-    if (off % per_row) { /* only a window or a row's own keys begin in the middle of a pair */
-        attn_values_step(acc, t, part, n_rows, nc, p, w, n_cols, 1, 1);
-        p++;
-        n--;
-        w += stride;
-    }
-    for (uint32_t i = 0; i < n / per_row; i++, w += stride, p += per_row) {
-        if (ahead)
-            attn_fetch(w, width, ahead, n_rows);
-        attn_values_step(acc, t, part, n_rows, nc, p, w, n_cols, 0, (int)per_row);
-    }
-    if (n % per_row)
-        attn_values_step(acc, t, part, n_rows, nc, p, w, n_cols, 0, 1);
-}
+/* The blocks of V of a segment: first rows, and how far behind them to prefetch. */
+struct attn_places {
+    const unsigned char *w[KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS];
+    ptrdiff_t ahead[KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS]; /* 0: the row itself, harmless */
+};
 
 /* Continue the chains of rows [row, row + n_rows) of the group over keys [begin, end), for the nc
- * vectors of columns from `col` on. */
+ * vectors of columns from `col` on. One loop walks the keys of all blocks: GCC 12 keeps the sums in
+ * registers only within an innermost loop. */
 KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool part, int row,
-                                  int n_rows, int nc, uint32_t begin, uint32_t end, uint32_t col)
+                                  int n_rows, int nc, const struct attn_places *at, uint32_t begin,
+                                  uint32_t end, uint32_t col)
 {
     const struct attn_job *job = g->task->job;
-    const size_t bytes = attn_col_bytes(t);
+    const uint32_t per_row = t == DTYPE_BF16 ? 2 : 1;
+    const size_t bytes = attn_col_bytes(t), stride = job->dim * bytes;
+    const size_t width = (size_t)nc * VW * bytes, left = col * bytes;
+    const int32_t n_cols = (int32_t)(job->dim - col);
     float *tile = g->task->mem->tile + (size_t)row * job->dim_padded + col;
     const float *p = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
+    uint32_t j = begin;
+    const unsigned char *w =
+        at->w[j / KV_BLOCK_TOKENS] + left + j % KV_BLOCK_TOKENS / per_row * stride;
+    ptrdiff_t ahead = at->ahead[j / KV_BLOCK_TOKENS];
     vf acc[ACC_MAX];
-    uint32_t n;
 
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
         acc[i] = begin == 0 ? v_set1(0)
                             : v_load(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW);
-    for (uint32_t j = begin; j < end; j += n) {
-        uint32_t off = j % KV_BLOCK_TOKENS, block = j / KV_BLOCK_TOKENS;
-
-        n = min_u32(end - j, KV_BLOCK_TOKENS - off);
-        attn_values_block(acc, t, part, n_rows, nc, p + j, attn_block(g, 1, block) + col * bytes,
-                          job->dim * bytes, off, n, (int32_t)(job->dim - col),
-                          attn_ahead(g, 1, block, attn_distance(n_rows)));
+    if (j % per_row) { /* only a window or a row's own keys begin in the middle of a pair */
+        attn_values_step(acc, t, part, n_rows, nc, p + j, w, n_cols, 1, 1);
+        j++;
+        w += stride;
+    }
+    for (; j + per_row <= end; j += per_row, w += stride) {
+        if (j % KV_BLOCK_TOKENS == 0) {
+            w = at->w[j / KV_BLOCK_TOKENS] + left;
+            ahead = at->ahead[j / KV_BLOCK_TOKENS];
+        }
+        attn_fetch(w, width, ahead, n_rows);
+        attn_values_step(acc, t, part, n_rows, nc, p + j, w, n_cols, 0, (int)per_row);
+    }
+    if (per_row > 1 && j < end) {
+        if (j % KV_BLOCK_TOKENS == 0)
+            w = at->w[j / KV_BLOCK_TOKENS] + left;
+        attn_values_step(acc, t, part, n_rows, nc, p + j, w, n_cols, 0, 1);
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
@@ -438,15 +453,22 @@ ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row
 {
     const int most = attn_cols(n_rows), few = most < PANEL_COLS / VW ? most : PANEL_COLS / VW;
     uint32_t dim = g->task->job->dim, col = 0;
+    struct attn_places at;
 
+    uint32_t i = begin / KV_BLOCK_TOKENS;
+
+    do {
+        at.w[i] = attn_block(g, 1, i);
+        at.ahead[i] = attn_ahead(g, 1, i, attn_distance(n_rows));
+    } while (++i < attn_blocks(end));
     for (; col + (uint32_t)most * VW <= dim; col += (uint32_t)most * VW)
-        attn_values_cols(g, t, false, row, n_rows, most, begin, end, col);
+        attn_values_cols(g, t, false, row, n_rows, most, &at, begin, end, col);
     if (most / 2 > few && col + (uint32_t)most / 2 * VW <= dim) {
-        attn_values_cols(g, t, false, row, n_rows, most / 2, begin, end, col);
+        attn_values_cols(g, t, false, row, n_rows, most / 2, &at, begin, end, col);
         col += (uint32_t)most / 2 * VW;
     }
     for (; col < dim; col += (uint32_t)few * VW)
-        attn_values_cols(g, t, true, row, n_rows, few, begin, end, col);
+        attn_values_cols(g, t, true, row, n_rows, few, &at, begin, end, col);
 }
 
 /* The keys that this row sees but some other row of its group does not: those on the diagonal. They

@@ -3,6 +3,7 @@
 #ifndef TARN_KERNELS_CPU_GEMM_BODY_H
 #define TARN_KERNELS_CPU_GEMM_BODY_H
 
+#include "kernels/cpu/gemm_f8.h"
 #include "kernels/cpu/gemm_float.h"
 #include "kernels/cpu/gemm_int.h"
 #if defined(HAVE_AMX)
@@ -28,6 +29,8 @@
 /* The choice may depend on n_rows only between kernels with equal bits (promise P1). */
 static const struct gemm_kernel *gemm_kernel_of(const struct weight *w, uint32_t n_rows)
 {
+    if (w->dtype == DTYPE_F8)
+        return &f8_kernel;
 #if defined(HAVE_AMX)
     if (w->dtype == DTYPE_BF16)
         return &amx_bf16_kernel;
@@ -258,6 +261,7 @@ static void gemm_check(const struct cpu *c, const struct weight *w)
 {
     ASSERT(w->dtype < DTYPE_COUNT && w->k > 0 && w->k <= c->max_k);
     ASSERT(w->dtype < DTYPE_FLOATS || (w->group > 0 && w->group % QUANT_CHUNK == 0));
+    ASSERT(w->dtype != DTYPE_F8 || w->group == F8_GROUP);
 }
 
 static enum status gemm(struct device *d, struct stream *s, const struct gemm_params *p)

@@ -255,7 +255,7 @@ INT_TILES(11)
 INT_TILES(12)
 #endif
 
-static void (*const int_tiles[INT_ROWS][DTYPE_COUNT - DTYPE_FLOATS])(const struct int_tile *) = {
+static void (*const int_tiles[INT_ROWS][DTYPE_F8 - DTYPE_FLOATS])(const struct int_tile *) = {
     INT_ROW(1), INT_ROW(2), INT_ROW(3), INT_ROW(4),
 #if INT_ROWS >= 6
     INT_ROW(5), INT_ROW(6),

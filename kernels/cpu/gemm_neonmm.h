@@ -329,7 +329,7 @@ MM_TILES(5)
 MM_TILES(6)
 
 /* By pairs of rows and type, from DTYPE_BF16 on. */
-static void (*const mm_tiles[MM_PAIRS][DTYPE_COUNT - DTYPE_BF16])(const struct mm_tile *) = {
+static void (*const mm_tiles[MM_PAIRS][DTYPE_F8 - DTYPE_BF16])(const struct mm_tile *) = {
     MM_ROW(1), MM_ROW(2), MM_ROW(3), MM_ROW(4), MM_ROW(5), MM_ROW(6),
 };
 

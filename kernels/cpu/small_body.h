@@ -52,6 +52,11 @@ static void embed_packed(const struct embed_params *p, uint32_t id, float *out)
 
             for (uint32_t i = 0; i < n; i++)
                 out[k + i] = (float)((int)quad[i / 4 * PANEL_COLS * 4 + i % 4] - 128) * scale;
+        } else if (t == DTYPE_F8) {
+            float scale = dtype_load(DTYPE_F32, w, col);
+
+            for (uint32_t i = 0; i < n; i++)
+                out[k + i] = kv_unrounded(t, quad[i / 4 * PANEL_COLS * 4 + i % 4]) * scale;
         } else {
             float scale = dtype_load(DTYPE_F16, w, col);
             float offset = dtype_load(DTYPE_F16, w, PANEL_COLS + col);
@@ -67,7 +72,7 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct embed_params *p = arg;
     enum dtype dtype = p->table.dtype;
-    bool packed = dtype == DTYPE_I8 || dtype == DTYPE_A8;
+    bool packed = dtype >= DTYPE_FLOATS;
     size_t es = dtype_bytes(dtype); /* undefined for packed tables, and not used there */
 
     (void)thread;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
 #include "kernels/cuda/vec4.cuh"
+#include "kernels/pack.h"
 
 #define THREADS 256
 #define GRID_Y_MAX 65535
@@ -18,17 +19,26 @@ static __device__ __forceinline__ const uint16_t *scales_of(const struct weight 
     return reinterpret_cast<const uint16_t *>(static_cast<const unsigned char *>(w->data) + at);
 }
 
-/* Elements i .. i + 3 of a row of 8-bit integers or codes. The four elements share a group and its
- * scale, and the row is padded behind D to a multiple of 4. */
-template <bool AFFINE>
+/* Elements i .. i + 3 of a row of 8-bit integers, codes or F8. The four elements share a group and
+ * its scale, and the row is padded behind D to a multiple of 4. */
+template <enum dtype TYPE>
 static __device__ __forceinline__ float4 load_quantized(const struct weight *w, uint32_t row,
                                                         uint32_t i)
 {
     const unsigned char *u = static_cast<const unsigned char *>(w->data) + (size_t)row * w->stride;
-    uint32_t four = *reinterpret_cast<const uint32_t *>(u + i);
     size_t group = (size_t)row * (w->stride / w->group) + i / w->group;
+    uint32_t at = TYPE == DTYPE_F8 ? 4 * pack_f8_place(i / 4) : i;
+    uint32_t four = *reinterpret_cast<const uint32_t *>(u + at);
 
-    if (AFFINE) {
+    if (TYPE == DTYPE_F8) {
+        float scale = reinterpret_cast<const float *>(scales_of(w))[group];
+
+        return make_float4(kv_unrounded(TYPE, (unsigned char)four) * scale,
+                           kv_unrounded(TYPE, (unsigned char)(four >> 8)) * scale,
+                           kv_unrounded(TYPE, (unsigned char)(four >> 16)) * scale,
+                           kv_unrounded(TYPE, (unsigned char)(four >> 24)) * scale);
+    }
+    if (TYPE == DTYPE_A8) {
         float scale = f32_from_f16(scales_of(w)[2 * group]);
         float offset = f32_from_f16(scales_of(w)[2 * group + 1]);
 
@@ -72,7 +82,7 @@ static __device__ __forceinline__ float4 load_table(const struct weight *w, uint
     size_t at = (size_t)row * w->stride;
 
     if (TYPE >= DTYPE_FLOATS)
-        return load_quantized<TYPE == DTYPE_A8>(w, row, i);
+        return load_quantized<TYPE>(w, row, i);
     if (TYPE == DTYPE_F32)
         return load4<VEC>(static_cast<const float *>(w->data) + at, i, n);
     return load_halves<TYPE, VEC>(static_cast<const uint16_t *>(w->data) + at, i, n);
@@ -112,7 +122,7 @@ enum status cuda_embed(struct device *d, struct stream *stream, const struct emb
 
     if (p->n_rows == 0)
         return OK;
-    ASSERT(p->table.dtype <= DTYPE_I8 || p->table.dtype == DTYPE_A8);
+    ASSERT(p->table.dtype != DTYPE_I4 && p->table.dtype != DTYPE_A4);
     ASSERT(p->table.layout == WEIGHT_ROWS && p->dim <= p->table.stride);
     ASSERT(p->n_vocab > 0 && p->n_vocab <= p->table.n);
     switch (p->table.dtype) {
@@ -127,6 +137,9 @@ enum status cuda_embed(struct device *d, struct stream *stream, const struct emb
         break;
     case DTYPE_I8:
         embed_launch<DTYPE_I8>(p, s);
+        break;
+    case DTYPE_F8:
+        embed_launch<DTYPE_F8>(p, s);
         break;
     default:
         embed_launch<DTYPE_A8>(p, s);

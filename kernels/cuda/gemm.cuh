@@ -42,7 +42,8 @@ struct product {
     const uint16_t *a;       /* [T, k] bf16; f16 for F16 weights */
     const unsigned char *w;  /* [N] rows */
     size_t w_row_bytes;
-    const uint16_t *scales;  /* [N, k / group] bf16, or of A8 and A4 pairs with offsets, f16 */
+    const uint16_t *scales;  /* [N, k / group] bf16; of A8 and A4 pairs with offsets, f16; of F8
+                                f32 */
     const float *bias;       /* [N] or NULL */
     int accumulate;
     float *out;              /* [T, N], row stride out_stride */

@@ -1,7 +1,7 @@
 /* gemm_int.cu - products with quantized weights: gemm_tile.cuh for each type and group.
  *
- * Activations are bf16 (weight-only quantization). Integers of up to 8 bits are exact in bf16, so
- * the matrix instructions for floats are used, and each group's sum is in fp32. */
+ * Activations are bf16 (weight-only quantization). Integers of up to 8 bits and F8 numbers are exact
+ * in bf16, so its matrix instructions are used, and each group's sum is in fp32. */
 #include "base/check.h"
 #include "kernels/cuda/gemm_launch.cuh"
 
@@ -24,11 +24,13 @@ static cudaError_t prepare_int(void)
 
 void gemm_int(cudaStream_t stream, enum dtype t, uint32_t group, const struct product *p)
 {
-    ASSERT(t >= DTYPE_FLOATS && t < DTYPE_COUNT && (group == 32 || group == 128));
+    ASSERT(t >= DTYPE_FLOATS && t < DTYPE_COUNT);
+    ASSERT(group == 128 || (group == 32 && t != DTYPE_F8));
     switch (t) {
     case DTYPE_I8: gemm_int_of<DTYPE_I8>(stream, group, p); break;
     case DTYPE_I4: gemm_int_of<DTYPE_I4>(stream, group, p); break;
     case DTYPE_A8: gemm_int_of<DTYPE_A8>(stream, group, p); break;
+    case DTYPE_F8: launch_product<DTYPE_F8, 128>(stream, p); break;
     default: gemm_int_of<DTYPE_A4>(stream, group, p); break;
     }
 }
@@ -41,5 +43,7 @@ cudaError_t gemm_int_prepare(void)
         e = prepare_int<DTYPE_I4>();
     if (e == cudaSuccess)
         e = prepare_int<DTYPE_A8>();
+    if (e == cudaSuccess)
+        e = prepare_product<DTYPE_F8, 128>();
     return e == cudaSuccess ? prepare_int<DTYPE_A4>() : e;
 }

@@ -11,6 +11,9 @@
  * both operands and both kernels use the same one, so no shuffle is needed. In shared memory the
  * rows of a step are contiguous, so those loads have no bank conflicts.
  *
+ * Where the words of 16 bytes are of several steps (mixed_steps()), pack.h stores them so that a lane
+ * still loads 16 bytes.
+ *
  * The permutation of k that makes a lane's fragment one wide load is Marlin's (Frantar et al.,
  * 2024), as is unpacking four bits by or-ing an exponent onto them.
  *
@@ -34,7 +37,7 @@
 template <enum dtype W>
 static __host__ __device__ constexpr int n_bits(void)
 {
-    return W == DTYPE_I8 || W == DTYPE_A8 ? 8 : 4;
+    return W == DTYPE_I4 || W == DTYPE_A4 ? 4 : 8;
 }
 
 template <enum dtype W>
@@ -56,12 +59,12 @@ static __host__ __device__ constexpr int step_words(void)
     return step_bytes<W>() / 16;
 }
 
-/* Whether rows have their words in such an order that a lane's words of a chunk are neighbours
- * (pack.h): a lane loads 16 bytes, and the words of step s are its s-th ones. */
+/* Steps whose words are neighbours in a lane's order (pack.h), 16 bytes together; 1: they lie in the
+ * order of K. */
 template <enum dtype W, int GROUP>
-static __host__ __device__ constexpr bool is_mixed(void)
+static __host__ __device__ constexpr int mixed_steps(void)
 {
-    return W == DTYPE_I4 && GROUP == 32;
+    return W == DTYPE_I4 && GROUP == 32 ? 4 : W == DTYPE_F8 ? 2 : 1;
 }
 
 /* --- fragments --- */
@@ -104,7 +107,7 @@ static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsi
 }
 
 /* Unpack eight consecutive weights to four pairs of 16-bit floats. Integers, also codes, become u -
- * 128 or u - 8, which is exact in bf16. */
+ * 128 or u - 8, which is exact in bf16, as F8 is. */
 template <enum dtype W>
 static __device__ __forceinline__ void unpack(uint32_t pair[4], const uint32_t *words)
 {
@@ -113,6 +116,13 @@ static __device__ __forceinline__ void unpack(uint32_t pair[4], const uint32_t *
     if constexpr (W < DTYPE_FLOATS) {
         for (int j = 0; j < 4; j++)
             pair[j] = words[j];
+    } else if constexpr (W == DTYPE_F8) {
+        /* Exponent and mantissa of a number that is 2^120 times too small; less -0 */
+        for (int j = 0; j < 4; j++) {
+            uint32_t u = __byte_perm(words[j / 2], 0, j % 2 ? 0x3424 : 0x1404);
+
+            pair[j] = fma_bf16x2((u & 0x80008000) | (u >> 4 & 0x07f007f0), 0x7b807b80, 0x80008000);
+        }
     } else if constexpr (n_bits<W>() == 8) {
         /* bf16 0x4300 | m is 128 + m for seven bits m. To get u - 128, 256 must be subtracted if
          * the eighth bit of u is clear, and 128 if it is set. The bit has the position in which
@@ -170,7 +180,7 @@ static __device__ __forceinline__ void add_scaled(float sum[4], const float grou
     sum[3] = fmaf(lower, group[3], sum[3]);
 }
 
-/* --- scales of one row for one chunk of K; for affine types pairs with offsets --- */
+/* --- scales of one row for one chunk of K; for affine types pairs with offsets, for F8 floats --- */
 
 /* Whether scales are loaded for one step, not for a chunk: four pairs would need more registers
  * than there are beside the sums. */
@@ -193,13 +203,13 @@ static __device__ __forceinline__ const uint16_t *scale_row_of(const struct prod
     if constexpr (GROUP == 0)
         return NULL;
     else
-        return p.scales + (size_t)n * (p.k / GROUP) * (is_affine<W>() ? 2 : 1);
+        return p.scales + (size_t)n * (p.k / GROUP) * (is_affine<W>() || W == DTYPE_F8 ? 2 : 1);
 }
 
 template <enum dtype W, int GROUP>
 static __device__ __forceinline__ void load_scales(uint32_t *dst, const uint16_t *row, uint32_t k)
 {
-    if constexpr (GROUP != 0 && is_affine<W>())
+    if constexpr (GROUP != 0 && (is_affine<W>() || W == DTYPE_F8))
         load_words<1>(dst, reinterpret_cast<const unsigned char *>(row + k / GROUP * 2));
     else if constexpr (GROUP == 32)
         load_words<2>(dst, reinterpret_cast<const unsigned char *>(row + k / 32));
@@ -213,6 +223,8 @@ static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 {
     if constexpr (is_affine<W>())
         return f32_from_f16((uint16_t)scales[0]);
+    else if constexpr (W == DTYPE_F8)
+        return __uint_as_float(scales[0]);
     else if constexpr (GROUP == 32)
         return s % 2 ? bf16_upper(scales[s / 2]) : bf16_lower(scales[s / 2]);
     else
@@ -410,7 +422,8 @@ narrow_kernel(struct product p)
     constexpr int WORDS = step_words<W>();
     constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
     constexpr int COLS = 16 * MT, ROWS = 8 * NT;
-    constexpr bool BY_STEP = scales_by_step<W, GROUP>(), MIXED = is_mixed<W, GROUP>();
+    constexpr int MIXED = mixed_steps<W, GROUP>();
+    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t n0 = blockIdx.y * COLS, t0 = blockIdx.x * ROWS;
@@ -430,7 +443,7 @@ narrow_kernel(struct product p)
     for (int i = 0; i < 2 * MT; i++) {
         uint32_t n = min(n0 + 8 * i + g, p.n - 1);
 
-        w_row[i] = p.w + n * p.w_row_bytes + c * (MIXED ? 16 : WORDS * 4);
+        w_row[i] = p.w + n * p.w_row_bytes + c * (MIXED * WORDS * 4);
         scale_row[i] = scale_row_of<W, GROUP>(p, n);
     }
 #pragma unroll
@@ -443,16 +456,18 @@ narrow_kernel(struct product p)
             load_scales<W, GROUP>(scales_ahead[i], scale_row[i], k);
     };
     auto load = [&](uint32_t k) {
-        if constexpr (MIXED) {
+        if constexpr (MIXED > 1) {
 #pragma unroll
-            for (int i = 0; i < 2 * MT; i++) {
-                uint32_t four[GEMM_CHUNK_STEPS];
+            for (int i = 0; i < 2 * MT; i++)
+#pragma unroll
+                for (int s = 0; s < PART; s += MIXED) {
+                    uint32_t four[4];
 
-                load_words_once<4>(four, w_row[i] + k / GEMM_STEP * step_bytes<W>());
+                    load_words_once<4>(four, w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
 #pragma unroll
-                for (int s = 0; s < PART; s++)
-                    ahead[s][i][0] = four[s];
-            }
+                    for (int j = 0; j < 4; j++)
+                        ahead[s + j / WORDS][i][j % WORDS] = four[j];
+                }
         } else {
 #pragma unroll
             for (int s = 0; s < PART; s++)
@@ -518,8 +533,7 @@ template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
 struct tile {
     static constexpr int THREADS = WARPS_N * WARPS_T * WARP;
     static constexpr int TN = 16 * MT * WARPS_N, TT = 8 * NT * WARPS_T;
-    /* Steps of a stage: a chunk where the words of its steps are mixed. */
-    static constexpr int STEPS = is_mixed<W, GROUP>() ? GEMM_CHUNK_STEPS : 1;
+    static constexpr int STEPS = mixed_steps<W, GROUP>(); /* of a stage */
     static constexpr int STAGES = STEPS > 1 ? 3 : GEMM_STAGES;
     static constexpr int ROW_BYTES = STEPS * step_bytes<W>(), W_BYTES = TN * ROW_BYTES;
     static constexpr int A_BYTES = TT * GEMM_A_BYTES; /* of a step */
@@ -579,7 +593,7 @@ tile_kernel(struct product p)
     uint32_t begin = SPLIT ? blockIdx.z * p.split : 0;
     uint32_t end = SPLIT ? min(begin + p.split, p.k) : p.k;
     uint32_t n_steps = (end - begin) / GEMM_STEP, step = 0, step0 = begin / GEMM_STEP;
-    uint4 mixed[STEPS > 1 ? 2 * MT : 1]; /* words of the chunk */
+    uint32_t mixed[STEPS > 1 ? 2 * MT : 1][4]; /* words of STEPS steps */
     float total[MT][NT][4];
     struct warp_sums<W, GROUP, MT, NT> sums;
     uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
@@ -621,7 +635,7 @@ tile_kernel(struct product p)
             uint32_t words[2 * MT][WORDS], later = step + (STAGES - 1) * STEPS;
             uint4 act[NT];
 
-            if (STEPS == 1 || s == 0) {
+            if (s % STEPS == 0) {
                 cp_async_wait<STAGES - 2>();
                 __syncthreads(); /* this stage has arrived for all threads, and all are done with
                                     the previous one */
@@ -635,12 +649,11 @@ tile_kernel(struct product p)
                 const unsigned char *row = stage + (n_warp + 8 * i + g) * Tile::ROW_BYTES;
 
                 if constexpr (STEPS > 1) {
-                    if (s == 0)
-                        mixed[i] = *reinterpret_cast<const uint4 *>(row + c * 16);
-                    words[i][0] = s == 0   ? mixed[i].x
-                                  : s == 1 ? mixed[i].y
-                                  : s == 2 ? mixed[i].z
-                                           : mixed[i].w;
+                    if (s % STEPS == 0)
+                        load_words<4>(mixed[i], row + c * 16);
+#pragma unroll
+                    for (int j = 0; j < WORDS; j++)
+                        words[i][j] = mixed[i][s % STEPS * WORDS + j];
                 } else {
                     load_words<WORDS>(words[i], row + c * (WORDS * 4));
                 }

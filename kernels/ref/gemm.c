@@ -1,7 +1,7 @@
 /* gemm.c - reference: activations times a packed weight.
  *
- * Floats are summed in double. Quantized weights are computed to the bit as params.h says: there
- * the order of operations is part of the definition. */
+ * Floats, also those of F8 weights, are summed in double. Weights of integers are computed to the
+ * bit as params.h says: there the order of operations is part of the definition. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, const
 
 enum status ref_gemm(struct device *d, struct stream *s, const struct gemm_params *p)
 {
-    bool ints = p->w.dtype >= DTYPE_FLOATS;
+    bool ints = p->w.dtype >= DTYPE_FLOATS && p->w.dtype != DTYPE_F8;
     uint32_t n_groups = ints ? (p->w.k + quant_group(&p->w) - 1) / quant_group(&p->w) : 0;
     float *scales = NULL;
     int8_t *q = NULL;

@@ -2,7 +2,7 @@
  *
  * Owns    nothing.
  * Thread  HTTP threads; a handler calls http_reply() or http_defer() and never blocks. Handlers of
- *         /cache, /v1/sessions, /v1/estimate, /v1/documents and /v1/preambles wait for the engine
+ *         adapters, /cache, /v1/sessions, /v1/estimate, /v1/documents and /v1/preambles wait for the engine
  *         or the disk, so they run on work threads.
  * Errors  sent to the client as JSON.
  * Units   none. */
@@ -31,8 +31,9 @@ void api_embeddings(struct server *srv, struct http_exchange *x);
 void api_rerank(struct server *srv, struct http_exchange *x);
 void api_score(struct server *srv, struct http_exchange *x);
 void api_classify(struct server *srv, struct http_exchange *x);
-void api_media(struct server *srv, struct http_exchange *x); /* 501, as the two below */
-void api_adapters(struct server *srv, struct http_exchange *x);
+void api_adapter_load(struct server *srv, struct http_exchange *x);
+void api_adapter_unload(struct server *srv, struct http_exchange *x);
+void api_media(struct server *srv, struct http_exchange *x); /* 501, as the next */
 void api_sleep(struct server *srv, struct http_exchange *x);
 void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);

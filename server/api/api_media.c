@@ -1,5 +1,5 @@
 /* api_media.c - what others' servers have and this one has not: sound and pictures of OpenAI's API,
- * adapters (LoRA) and a sleep without memory of vLLM's and SGLang's. 501. */
+ * a sleep without memory of vLLM's and SGLang's. 501. */
 #include "server/api/api.h"
 #include "server/http/error.h"
 #include "server/server.h"
@@ -9,13 +9,6 @@ void api_media(struct server *srv, struct http_exchange *x)
     (void)srv;
     error_reply_as(x, 501, ERR_UNSUPPORTED, "not_implemented",
                    "this server generates text from text: sound and pictures are not supported");
-}
-
-void api_adapters(struct server *srv, struct http_exchange *x)
-{
-    (void)srv;
-    error_reply_as(x, 501, ERR_UNSUPPORTED, "not_implemented",
-                   "adapters (LoRA) are not supported; serve a model into which they are merged");
 }
 
 void api_sleep(struct server *srv, struct http_exchange *x)

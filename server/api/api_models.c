@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <time.h>
 
+#include "engine/adapters.h"
 #include "engine/embedder.h"
 #include "server/api/api.h"
 #include "server/api/embeddings.h"
@@ -29,9 +30,58 @@ static void write_messages_entry(struct writer *w, const struct server *srv, con
                  srv->info->max_model_len);
 }
 
+/* parent: of an adapter; else NULL. */
+static void write_entry(struct writer *w, const struct server *srv, const char *name,
+                        const char *root, const char *parent, uint32_t max_len)
+{
+    write_puts(w, "{\"id\":");
+    write_json(w, name, strlen(name));
+    write_format(w, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"tarn\",\"root\":",
+                 srv->created_s);
+    write_json(w, root, strlen(root));
+    write_puts(w, ",\"parent\":");
+    if (parent)
+        write_json(w, parent, strlen(parent));
+    else
+        write_puts(w, "null");
+    write_format(w, ",\"max_model_len\":%u}", max_len);
+}
+
+static void write_model(struct writer *w, const struct server *srv, const char *name)
+{
+    write_entry(w, srv, name, srv->config->model, NULL, srv->info->max_model_len);
+}
+
+static void write_adapter(struct writer *w, const struct server *srv, const struct adapter *a)
+{
+    const char *base = adapter_base(a);
+
+    write_entry(w, srv, adapter_name(a), adapter_path(a), base ? base : srv->model_names[0],
+                srv->info->max_model_len);
+}
+
+/* List the adapters, in Anthropic's form or in OpenAI's. Return the name of the last one. */
+static void list_adapters(struct writer *w, const struct server *srv, bool is_anthropic,
+                          char last[ADAPTER_NAME_BYTES])
+{
+    struct adapter *list[ADAPTERS_MAX];
+    uint32_t n = adapters_list(engine_adapters(srv->engine), list, ADAPTERS_MAX);
+
+    for (uint32_t i = 0; i < n; i++) {
+        write_puts(w, ",");
+        if (is_anthropic)
+            write_messages_entry(w, srv, adapter_name(list[i]));
+        else
+            write_adapter(w, srv, list[i]);
+        snprintf(last, ADAPTER_NAME_BYTES, "%s", adapter_name(list[i]));
+        adapter_unref(list[i]);
+    }
+}
+
 static void reply_messages_list(const struct server *srv, struct http_exchange *x)
 {
     uint32_t n = srv->n_model_names;
+    char last[ADAPTER_NAME_BYTES] = "";
     struct buf body;
     struct writer w = {&body, OK};
 
@@ -41,34 +91,21 @@ static void reply_messages_list(const struct server *srv, struct http_exchange *
         write_puts(&w, i ? "," : "");
         write_messages_entry(&w, srv, srv->model_names[i]);
     }
+    list_adapters(&w, srv, true, last);
     write_puts(&w, "],\"has_more\":false,\"first_id\":");
     write_json(&w, srv->model_names[0], strlen(srv->model_names[0]));
     write_puts(&w, ",\"last_id\":");
-    write_json(&w, srv->model_names[n - 1], strlen(srv->model_names[n - 1]));
+    const char *last_name = last[0] ? last : srv->model_names[n - 1];
+    write_json(&w, last_name, strlen(last_name));
     write_puts(&w, "}");
     api_reply(x, &w);
-}
-
-static void write_entry(struct writer *w, const struct server *srv, const char *name,
-                        const char *root, uint32_t max_len)
-{
-    write_puts(w, "{\"id\":");
-    write_json(w, name, strlen(name));
-    write_format(w, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"tarn\",\"root\":",
-                 srv->created_s);
-    write_json(w, root, strlen(root));
-    write_format(w, ",\"parent\":null,\"max_model_len\":%u}", max_len);
-}
-
-static void write_model(struct writer *w, const struct server *srv, const char *name)
-{
-    write_entry(w, srv, name, srv->config->model, srv->info->max_model_len);
 }
 
 static void write_further_model(struct writer *w, const struct server *srv,
                                 const struct embeddings *e, const char *name)
 {
-    write_entry(w, srv, name, embeddings_path(e), embedder_max_tokens(embeddings_embedder(e)));
+    write_entry(w, srv, name, embeddings_path(e), NULL,
+                embedder_max_tokens(embeddings_embedder(e)));
 }
 
 /* List a further model, unless a name of the first one hides its own. */
@@ -85,6 +122,7 @@ static void list_further_model(struct writer *w, const struct server *srv,
 
 void api_models(struct server *srv, struct http_exchange *x)
 {
+    char last[ADAPTER_NAME_BYTES];
     struct buf body;
     struct writer w = {&body, OK};
 
@@ -98,6 +136,7 @@ void api_models(struct server *srv, struct http_exchange *x)
         write_puts(&w, i ? "," : "");
         write_model(&w, srv, srv->model_names[i]);
     }
+    list_adapters(&w, srv, false, last);
     list_further_model(&w, srv, srv->embeddings);
     if (!srv->classifier || !embeddings_find(srv->embeddings, embeddings_name(srv->classifier)))
         list_further_model(&w, srv, srv->classifier);
@@ -111,21 +150,26 @@ void api_model(struct server *srv, struct http_exchange *x)
     const char *name = server_find_model(srv, given);
     const struct embeddings *e =
         embeddings_find(srv->embeddings, given) ? srv->embeddings : srv->classifier;
-    const char *further = name ? NULL : embeddings_find(e, given);
+    struct adapter *adapter = name ? NULL : adapters_find(engine_adapters(srv->engine), given);
+    const char *further = name || adapter ? NULL : embeddings_find(e, given);
+    bool is_anthropic = http_error_form(x) == HTTP_ERRORS_ANTHROPIC;
     struct buf body;
     struct writer w = {&body, OK};
 
-    if (!name && !further) {
+    if (!name && !adapter && !further) {
         error_reply(x, ERR_NOT_FOUND, "model_not_found",
                     "model: this server has no model of that name");
         return;
     }
     buf_init(&body, BODY_BYTES_MAX);
-    if (name && http_error_form(x) == HTTP_ERRORS_ANTHROPIC)
-        write_messages_entry(&w, srv, name);
+    if (!further && is_anthropic)
+        write_messages_entry(&w, srv, name ? name : adapter_name(adapter));
+    else if (adapter)
+        write_adapter(&w, srv, adapter);
     else if (name)
         write_model(&w, srv, name);
     else
         write_further_model(&w, srv, e, further);
+    adapter_unref(adapter);
     api_reply(x, &w);
 }

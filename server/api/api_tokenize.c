@@ -6,6 +6,7 @@
  * also "token_strs". /detokenize takes {"tokens"} and answers {"prompt"}. */
 #include "base/check.h"
 #include "base/json.h"
+#include "engine/adapters.h"
 #include "server/api/api.h"
 #include "server/api/body.h"
 #include "server/http/error.h"
@@ -51,15 +52,26 @@ static void reply(struct http_exchange *x, enum status s, struct buf *body, cons
         error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
 }
 
+/* An adapter has the tokenizer of its model. */
+static enum status check_model(const struct server *srv, const struct json *body, struct buf *why)
+{
+    struct adapter *adapter;
+    const char *name;
+    enum status s = params_get_model(srv, body, &name, &adapter, why);
+
+    adapter_unref(adapter);
+    return s;
+}
+
 static enum status make_prompt(struct prompt *p, const struct server *srv, const struct json *body,
                                struct buf *why)
 {
     bool is_chat = js_get_set(body, "messages") != NULL;
     bool add_special = !is_chat; /* a template writes the special tokens itself */
-    const char *text = NULL, *model;
+    const char *text = NULL;
     size_t len = 0;
     unsigned flags = 0;
-    enum status s = params_get_model(srv, body, &model, why);
+    enum status s = check_model(srv, body, why);
 
     if (s == OK)
         s = js_get_bool(body, "add_special_tokens", &add_special, why);
@@ -130,8 +142,7 @@ static enum status detokenize(const struct server *srv, const struct json *body,
 {
     struct writer w = {answer, OK};
     struct prompt p;
-    const char *model;
-    enum status s = params_get_model(srv, body, &model, why);
+    enum status s = check_model(srv, body, why);
 
     if (s != OK)
         return s;

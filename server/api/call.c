@@ -429,6 +429,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
         request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
                        prompt_span_ends(prompt), prompt_n_span_ends(prompt), &call->params.scope,
                        prompt->n_public, &sampling, &call->params.stopping, why);
+    if (s == OK && call->params.adapter)
+        request_adapt(r, call->srv->engine, call->params.adapter);
     if (s == OK)
         s = request_predict(r, call->srv->engine, (const uint32_t *)call->params.prediction.data,
                             (uint32_t)(call->params.prediction.len / sizeof(uint32_t)), why);

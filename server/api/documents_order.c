@@ -14,13 +14,14 @@ static enum status look_up(const struct documents *d, const struct prompt *p,
     uint32_t n_cached;
 
     for (uint32_t i = 0; i < d->n; i++)
-        places[i] = (struct document_place){spans_place(spans, i)->begin_id,
-                                            spans_place(spans, i)->end_id, d->uses[i].is_shareable};
+        places[i] =
+            (struct document_place){spans_place(spans, i)->begin_id, spans_place(spans, i)->end_id,
+                                    d->uses[i].is_shareable && !p->is_adapted};
     const struct document_prompt in = {.ids = prompt_ids(p),
                                        .n_ids = prompt_n_ids(p),
                                        .span_ends = prompt_span_ends(p),
                                        .n_span_ends = prompt_n_span_ends(p),
-                                       .n_public = p->n_public,
+                                       .n_public = p->is_adapted ? 0 : p->n_public,
                                        .scope = p->scope,
                                        .documents = places + d->n_fixed,
                                        .n_documents = d->n - d->n_fixed};

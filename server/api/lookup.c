@@ -1,3 +1,4 @@
+#include "engine/adapters.h"
 #include "server/api/lookup.h"
 
 #include <stdlib.h>
@@ -32,7 +33,7 @@ struct lookup {
     bool add_special, echo;
     struct kv_scope scope;
     struct account *account; /* a reference */
-    bool searches, wants_texts;
+    bool searches, wants_texts, is_adapted;
     struct search search;
     struct speculation *speculation;
     /* The work's. */
@@ -73,6 +74,7 @@ static enum status make_prompt(const struct lookup *l, struct documents *d, stru
 
     prompt_init(out, l->srv->info->max_model_len);
     out->scope = &l->scope;
+    out->is_adapted = l->is_adapted;
     if (l->kind == PARAMS_CHAT)
         return prompt_from_chat_with(out, l->srv, l->body, d, l->add_special, why);
     enum status s = read_text(l, &text, &len, &flags, why);
@@ -320,6 +322,9 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
     l->add_special = call->params.add_special;
     l->echo = call->params.echo;
     account_scope(call->account, &call->params.scope, &l->scope);
+    l->is_adapted = call->params.adapter != NULL;
+    if (l->is_adapted)
+        adapter_narrow(call->params.adapter, &l->scope);
     l->account = call->account;
     account_ref(l->account);
     prompt_init(&l->prompt, 0);
@@ -332,7 +337,8 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
         s = search_read(&l->search, body, l->kind == PARAMS_CHAT, &call->params.unknown, why);
     if (l->srv->config->retrieval_stage_ms > 0)
         l->search.n_stages_min = SEARCH_N_STAGES;
-    if (s == OK && l->searches && !call->renders &&
+    /* Work ahead is for the model alone. */
+    if (s == OK && l->searches && !call->renders && !l->is_adapted &&
         (s = speculation_create(&l->speculation, l->srv, l->account, &l->scope,
                                 call->params.salt)) != OK)
         buf_why(why, s, "out of memory");

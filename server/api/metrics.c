@@ -484,6 +484,7 @@ static void write_all(struct page *p, struct server *srv)
     metrics_write_embeddings(p, srv);
     metrics_write_classes(p, srv, &st);
     metrics_write_routers(p, srv);
+    metrics_write_adapters(p, srv);
     metrics_write_http(p, srv);
     metrics_write_process(p, srv);
 }

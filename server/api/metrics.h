@@ -21,6 +21,7 @@ struct server;
 
 /* Write KV events and the flows of routers. */
 void metrics_write_routers(struct page *p, const struct server *srv);
+void metrics_write_adapters(struct page *p, const struct server *srv);
 /* Write process_*, named as in Prometheus' client libraries, and tarn:build_info. */
 void metrics_write_process(struct page *p, const struct server *srv);
 /* Write the pool of instances. */

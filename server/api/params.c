@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/flags.h"
 #include "base/hash.h"
+#include "engine/adapters.h"
 #include "server/api/estimates.h"
 #include "server/api/params_prediction.h"
 #include "server/api/params_service.h"
@@ -236,17 +237,38 @@ static enum status check_fields(struct params *p, const struct json *body, struc
     return s;
 }
 
+/* Find an adapter by its name, or by SGLang's form MODEL:ADAPTER. */
+static struct adapter *find_adapter(const struct server *srv, const char *given)
+{
+    struct adapters *as = engine_adapters(srv->engine);
+    struct adapter *a = adapters_find(as, given);
+
+    for (uint32_t i = 0; !a && i < srv->n_model_names; i++) {
+        size_t n = strlen(srv->model_names[i]);
+
+        if (strncmp(given, srv->model_names[i], n) == 0 && given[n] == ':')
+            a = adapters_find(as, given + n + 1);
+    }
+    return a;
+}
+
 enum status params_get_model(const struct server *srv, const struct json *body, const char **name,
-                             struct buf *why)
+                             struct adapter **adapter, struct buf *why)
 {
     const char *given = NULL;
     enum status s = js_get_str(body, "model", &given, NULL, why);
 
+    *adapter = NULL;
     *name = given && given[0] ? server_find_model(srv, given) : srv->model_names[0];
     if (s != OK || *name)
         return s;
-    return buf_why(why, ERR_NOT_FOUND, "model: \"%.200s\" is not served here, but \"%s\" is", given,
-                   srv->model_names[0]);
+    *adapter = find_adapter(srv, given);
+    if (*adapter)
+        *name = adapter_name(*adapter);
+    return *adapter
+               ? OK
+               : buf_why(why, ERR_NOT_FOUND, "model: \"%.200s\" is not served here, but \"%s\" is",
+                         given, srv->model_names[0]);
 }
 
 /* --- sampling --- */
@@ -506,6 +528,19 @@ static enum status parse_stream(struct params *p, const struct json *body, struc
     return s;
 }
 
+/* The number of a salt and an adapter for KV events; 0: neither. */
+static uint64_t salt_number(const struct params *p, const char *salt)
+{
+    struct kv_scope both = p->scope;
+    uint64_t number = 0;
+
+    if (p->adapter)
+        adapter_narrow(p->adapter, &both);
+    if (salt || p->adapter)
+        memcpy(&number, both.bytes, sizeof number);
+    return number;
+}
+
 static enum status parse_salt(struct params *p, const struct server *srv, const struct json *body,
                               struct buf *why)
 {
@@ -513,14 +548,17 @@ static enum status parse_salt(struct params *p, const struct server *srv, const 
     size_t len = 0;
     enum status s = js_get_str(body, "cache_salt", &salt, &len, why);
 
-    if (s != OK || !salt)
+    if (s != OK)
         return s;
-    if (len == 0 || len > CACHE_SALT_BYTES_MAX)
+    if (salt && (len == 0 || len > CACHE_SALT_BYTES_MAX))
         return buf_why(why, ERR_INVALID, "cache_salt: expected 1 to %d bytes, got %zu",
                        CACHE_SALT_BYTES_MAX, len);
-    hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
-    memcpy(&p->salt, p->scope.bytes, sizeof p->salt);
-    publisher_note_salt(srv->kv_events, p->salt, salt, len);
+    if (salt)
+        hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
+    p->salt = salt_number(p, salt);
+    if (p->salt != 0)
+        publisher_note_salt(srv->kv_events, p->salt, salt, len,
+                            p->adapter ? adapter_name(p->adapter) : NULL);
     return OK;
 }
 
@@ -687,7 +725,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     p->n = p->best_of = 1;
     p->include_reasoning = true;
     p->add_special = kind == PARAMS_COMPLETION;
-    enum status s = params_get_model(srv, body, &p->model, why);
+    enum status s = params_get_model(srv, body, &p->model, &p->adapter, why);
     if (s == OK)
         s = check_fields(p, body, why);
     if (s == OK)
@@ -731,4 +769,6 @@ void params_fini(struct params *p)
     buf_fini(&p->prediction);
     grammar_unref(p->grammar);
     p->grammar = NULL;
+    adapter_unref(p->adapter);
+    p->adapter = NULL;
 }

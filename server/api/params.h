@@ -40,7 +40,8 @@ enum params_kind { PARAMS_CHAT, PARAMS_COMPLETION };
 struct params {
     struct sampling sampling; /* seed is that of choice 0 */
     struct stopping stopping;
-    const char *model;     /* the served name that the client gave; the server's string */
+    const char *model;       /* the served name that the client gave; the server's string, or */
+    struct adapter *adapter; /* that of this adapter, a reference; NULL: the model alone */
     struct kv_scope scope; /* hash of cache_salt, all zero without one; call_serve() replaces it by
                               the tenant's scope, narrowed by this hash */
     uint64_t salt;         /* of cache_salt for KV events; 0: none */
@@ -89,8 +90,10 @@ NODISCARD enum status params_parse(struct params *p, const struct server *srv,
                                    const struct json *body, enum params_kind kind, struct buf *why);
 void params_fini(struct params *p);
 
-/* Read the field "model". *name: the served name that it gives; the first one when it is absent. */
+/* Read the field "model". *name: the served name that it gives; the first one when it is absent.
+ * *adapter: the adapter of that name, a reference, which owns *name then; or NULL. */
 NODISCARD enum status params_get_model(const struct server *srv, const struct json *body,
-                                       const char **name, struct buf *why);
+                                       const char **name, struct adapter **adapter,
+                                       struct buf *why);
 
 #endif

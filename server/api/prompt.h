@@ -48,6 +48,7 @@ struct prompt {
     struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending: retention.h */
     uint32_t n_breaks;
     enum reasoning_place reasoning; /* where the prompt stands in the answer's reasoning */
+    bool is_adapted;                /* an adapter computes it, so no document's KV is public */
     const struct kv_scope *scope;   /* the scope in which the order "cache" looks up KV, set by the
                                      caller; NULL: keep the given order */
 };

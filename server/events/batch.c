@@ -16,11 +16,12 @@ struct event {
     enum event_kind kind;
     uint32_t tier;
     uint64_t parent; /* EVENT_STORED: of the first block */
+    uint64_t salt;   /* EVENT_STORED: path_salt of all blocks */
     uint32_t n;      /* blocks */
 };
 
 void batch_init(struct batch *b, uint32_t n_tokens,
-                bool (*find_salt)(void *arg, uint64_t salt, char *out), void *arg)
+                bool (*find_salt)(void *arg, uint64_t salt, struct batch_salt *out), void *arg)
 {
     *b = (struct batch){.n_tokens = n_tokens, .find_salt = find_salt, .arg = arg};
     buf_init(&b->events, BATCH_BYTES_MAX);
@@ -90,10 +91,11 @@ void batch_stored(void *arg, uint32_t tier, const struct blocks_block *block)
 {
     struct batch *b = arg;
     const struct event *last = last_event(b);
-    bool continues =
-        last && last->kind == EVENT_STORED && last->tier == tier && block->parent == last_hash(b);
+    bool continues = last && last->kind == EVENT_STORED && last->tier == tier &&
+                     block->parent == last_hash(b) && last->salt == block->path_salt;
 
-    add_block(b, &(struct event){EVENT_STORED, tier, block->parent, 0}, continues, block->hash);
+    add_block(b, &(struct event){EVENT_STORED, tier, block->parent, block->path_salt, 0}, continues,
+              block->hash);
     add(b, &b->ids, block->ids, b->n_tokens * sizeof *block->ids);
     add(b, &b->salts, &block->salt, sizeof block->salt);
 }
@@ -104,7 +106,7 @@ void batch_removed(void *arg, uint32_t tier, uint64_t hash)
     const struct event *last = last_event(b);
     bool continues = last && last->kind == EVENT_REMOVED && last->tier == tier;
 
-    add_block(b, &(struct event){EVENT_REMOVED, tier, 0, 0}, continues, hash);
+    add_block(b, &(struct event){EVENT_REMOVED, tier, 0, 0, 0}, continues, hash);
 }
 
 void batch_cleared(void *arg)
@@ -170,22 +172,33 @@ static void pack_group(msgpack_packer *p)
     msgpack_pack_int(p, 0);
 }
 
-static void pack_extra_keys(const struct batch *b, msgpack_packer *p, struct cursor *c, uint32_t n)
+/* What a salt stands for; one that is not known stands for its number. */
+static void look_up(const struct batch *b, uint64_t salt, struct batch_salt *out)
 {
-    char words[BATCH_SALT_BYTES];
+    out->words[0] = out->adapter[0] = '\0';
+    if (salt != 0 && (!b->find_salt || !b->find_salt(b->arg, salt, out)))
+        snprintf(out->words, sizeof out->words, "%016" PRIx64, salt);
+}
 
+/* As vLLM: every block has the adapter's name, and the first one that is salted the salt. */
+static void pack_extra_keys(msgpack_packer *p, struct cursor *c, uint32_t n,
+                            const struct batch_salt *path)
+{
     pack_text(p, "extra_keys");
     msgpack_pack_array(p, n);
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t salt = take_u64(&c->salts);
-        if (salt == 0) {
+        bool salted = take_u64(&c->salts) != 0 && path->words[0];
+        size_t n_keys = (size_t)salted + (path->adapter[0] != '\0');
+
+        if (n_keys == 0) {
             msgpack_pack_nil(p);
             continue;
         }
-        if (!b->find_salt || !b->find_salt(b->arg, salt, words))
-            snprintf(words, sizeof words, "%016" PRIx64, salt);
-        msgpack_pack_array(p, 1);
-        pack_text(p, words);
+        msgpack_pack_array(p, n_keys);
+        if (path->adapter[0])
+            pack_text(p, path->adapter);
+        if (salted)
+            pack_text(p, path->words);
     }
 }
 
@@ -210,6 +223,9 @@ static void pack_ids(msgpack_packer *p, struct cursor *c, uint32_t n)
 static void pack_stored(const struct batch *b, msgpack_packer *p, const struct event *e,
                         struct cursor *c)
 {
+    struct batch_salt path;
+
+    look_up(b, e->salt, &path);
     msgpack_pack_map(p, 11);
     pack_text(p, "type");
     pack_text(p, "BlockStored");
@@ -224,8 +240,13 @@ static void pack_stored(const struct batch *b, msgpack_packer *p, const struct e
     msgpack_pack_uint32(p, b->n_tokens);
     pack_nil(p, "lora_id");
     pack_medium(p, e->tier);
-    pack_nil(p, "lora_name");
-    pack_extra_keys(b, p, c, e->n);
+    if (path.adapter[0]) {
+        pack_text(p, "lora_name");
+        pack_text(p, path.adapter);
+    } else {
+        pack_nil(p, "lora_name");
+    }
+    pack_extra_keys(p, c, e->n, &path);
     pack_group(p);
     pack_text(p, "kv_cache_spec_kind");
     pack_text(p, "full_attention");

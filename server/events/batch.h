@@ -3,10 +3,9 @@
  * The payload is the array [seconds, [events], rank]. Each event is a map; its first key is "type":
  *
  *   BlockStored       block_hashes, parent_block_hash (nil: none), token_ids, block_size, lora_id
- *                     (nil), medium, lora_name (nil), extra_keys (a list or nil per block; the
- * words
- *                     of its salt, or 16 hex digits), group_idx (0), kv_cache_spec_kind
- * ("full_attention")
+ *                     (nil), medium, lora_name (nil: none), extra_keys (a list or nil per block:
+ *                     the adapter's name, and the words of its salt or 16 hex digits), group_idx
+ *                     (0), kv_cache_spec_kind ("full_attention")
  *   BlockRemoved      block_hashes, medium, group_idx (0)
  *   AllBlocksCleared  nothing more
  *
@@ -25,12 +24,17 @@
 #include "base/buf.h"
 #include "server/events/blocks.h"
 
-#define BATCH_SALT_BYTES 1025 /* of the words of a salt, NUL included */
+/* What a salt stands for, each with its NUL: a request's cache_salt, and the adapter that computed
+ * the block; "": none. */
+struct batch_salt {
+    char words[1025];
+    char adapter[256];
+};
 
 struct batch {
     uint32_t n_tokens; /* the length of a block */
-    /* Write the words of a salt to out [BATCH_SALT_BYTES]. False: they are not known. */
-    bool (*find_salt)(void *arg, uint64_t salt, char *out);
+    /* False: what the salt stands for is not known. */
+    bool (*find_salt)(void *arg, uint64_t salt, struct batch_salt *out);
     void *arg;
     struct buf events;                     /* of struct event (batch.c) */
     struct buf hashes, ids, salts, packed; /* of u64, u32, u64; of what was packed last */
@@ -39,7 +43,7 @@ struct batch {
 
 /* find_salt may be NULL. */
 void batch_init(struct batch *b, uint32_t n_tokens,
-                bool (*find_salt)(void *arg, uint64_t salt, char *out), void *arg);
+                bool (*find_salt)(void *arg, uint64_t salt, struct batch_salt *out), void *arg);
 void batch_fini(struct batch *b);
 /* For struct blocks_sink; arg is the struct batch. */
 void batch_stored(void *arg, uint32_t tier, const struct blocks_block *block);

@@ -147,6 +147,7 @@ static void report(struct blocks *b, uint32_t tier, const struct record *r, uint
     const struct blocks_block block = {.hash = r->hashes[i],
                                        .parent = i > 0 ? r->hashes[i - 1] : r->parent,
                                        .salt = i == r->salted_at ? r->salt : 0,
+                                       .path_salt = r->salt,
                                        .ids = r->ids + i * b->n_tokens};
 
     b->sink.stored(b->sink.arg, tier, &block);

@@ -31,6 +31,7 @@ struct blocks_block {
     uint64_t hash;       /* never 0 */
     uint64_t parent;     /* hash of the block before it; 0: none */
     uint64_t salt;       /* of the first block that is not public; 0: none */
+    uint64_t path_salt;  /* the same for every such block */
     const uint32_t *ids; /* [the length of a block] */
 };
 

@@ -31,7 +31,7 @@ struct kept {
 
 struct salt {
     uint64_t number;
-    char *words;
+    char *words, *adapter; /* each may be NULL */
 };
 
 struct publisher {
@@ -59,28 +59,33 @@ struct publisher {
 
 /* --- salts --- */
 
-void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len)
+void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len,
+                         const char *adapter)
 {
     if (!p || len >= PUBLISHER_SALT_BYTES)
         return;
     pthread_mutex_lock(&p->lock);
     struct salt *s = &p->salts[salt % N_SALTS];
-    if (s->number != salt || !s->words) {
+    if (s->number != salt) {
         free(s->words);
-        *s = (struct salt){salt, strndup(words, len)};
+        free(s->adapter);
+        *s = (struct salt){salt, words ? strndup(words, len) : NULL,
+                           adapter ? strdup(adapter) : NULL};
     }
     pthread_mutex_unlock(&p->lock);
 }
 
-static bool find_salt(void *arg, uint64_t salt, char *out)
+static bool find_salt(void *arg, uint64_t salt, struct batch_salt *out)
 {
     struct publisher *p = arg;
 
     pthread_mutex_lock(&p->lock);
     const struct salt *s = &p->salts[salt % N_SALTS];
-    bool found = s->number == salt && s->words;
-    if (found)
-        memcpy(out, s->words, strlen(s->words) + 1);
+    bool found = s->number == salt && (s->words || s->adapter);
+    if (found) {
+        snprintf(out->words, sizeof out->words, "%s", s->words ? s->words : "");
+        snprintf(out->adapter, sizeof out->adapter, "%s", s->adapter ? s->adapter : "");
+    }
     pthread_mutex_unlock(&p->lock);
     return found;
 }
@@ -410,8 +415,10 @@ void publisher_destroy(struct publisher *p)
     while (p->n_kept > 0)
         drop_oldest(p);
     free(p->kept);
-    for (uint32_t i = 0; p->salts && i < N_SALTS; i++)
+    for (uint32_t i = 0; p->salts && i < N_SALTS; i++) {
         free(p->salts[i].words);
+        free(p->salts[i].adapter);
+    }
     free(p->salts);
     pthread_mutex_destroy(&p->lock);
     free(p->topic);

@@ -17,8 +17,10 @@ struct cache_events *publisher_queue(const struct publisher *p)
     return NULL;
 }
 
-void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len)
+void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len,
+                         const char *adapter)
 {
+    (void)adapter;
     (void)p;
     (void)salt;
     (void)words;

@@ -287,7 +287,7 @@ static void pack_affine_row(const struct weight *w, uint32_t row, const float *x
     for (uint32_t g = 0, k = 0; g < n_groups; g++, k += w->group)
         make_codes(x + k, w->k - k < w->group ? w->k - k : w->group,
                    dtype_bits(w->dtype) == 8 ? 255 : 15, codes + k, &scales[g], &offsets[g]);
-    pack_affine_rows(w, row, codes, scales, offsets, w->group, 1);
+    pack_coded_rows(w, row, codes, scales, offsets, w->group, 1);
     free(codes);
     free(scales);
 }

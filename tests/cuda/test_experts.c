@@ -109,8 +109,8 @@ static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
 static const struct type {
     enum dtype t;
     uint32_t group;
-} types[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32}, {DTYPE_I8, 128},
-             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}};
+} types[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32},  {DTYPE_I8, 128},
+             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}, {DTYPE_F8, 128}};
 
 #define N_EXPERTS_MAX 35
 

@@ -37,7 +37,7 @@ static const struct {
 } types[] = {{DTYPE_F32, 0, "f32"},     {DTYPE_F16, 0, "f16"},     {DTYPE_BF16, 0, "bf16"},
              {DTYPE_I8, 32, "i8/32"},   {DTYPE_I8, 128, "i8/128"}, {DTYPE_I4, 32, "i4/32"},
              {DTYPE_I4, 128, "i4/128"}, {DTYPE_A8, 32, "a8/32"},   {DTYPE_A8, 128, "a8/128"},
-             {DTYPE_A4, 32, "a4/32"},   {DTYPE_A4, 128, "a4/128"}};
+             {DTYPE_A4, 32, "a4/32"},   {DTYPE_A4, 128, "a4/128"}, {DTYPE_F8, 128, "f8"}};
 
 /* In the emulation max_rows is smaller than the number of rows, so that steps are split. */
 static struct device *open_device(bool invariant)

@@ -101,12 +101,13 @@ static void embed_8_bits(enum dtype t, uint32_t dim, uint32_t group, uint32_t n_
 
 static void embed_of_8_bits_is_exact(void **state)
 {
-    static const enum dtype types[] = {DTYPE_I8, DTYPE_A8};
+    static const enum dtype types[] = {DTYPE_I8, DTYPE_A8, DTYPE_F8};
 
     (void)state;
     for (size_t t = 0; t < ARRAY_SIZE(types); t++) {
         for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
-            embed_8_bits(types[t], dims[i], 32, 19, row_counts[i % ARRAY_SIZE(row_counts)]);
+            embed_8_bits(types[t], dims[i], types[t] == DTYPE_F8 ? 128 : 32, 19,
+                         row_counts[i % ARRAY_SIZE(row_counts)]);
             embed_8_bits(types[t], dims[i], 128, 5, 3);
         }
         if (full_size())

@@ -98,7 +98,9 @@ static void time_gemm(struct speed *s, const char *name, enum dtype t, uint32_t 
                                      .k = k,
                                      .group = group,
                                      .stride = pack_row_stride(k)}}};
-    static const char *const types[] = {"f32", "f16", "bf16", "int8", "int4"};
+    static const char *const types[DTYPE_COUNT] = {
+        [DTYPE_F32] = "f32", [DTYPE_F16] = "f16", [DTYPE_BF16] = "bf16",
+        [DTYPE_I8] = "int8", [DTYPE_I4] = "int4", [DTYPE_F8] = "fp8"};
     struct speed_case c = {.op = "gemm", .run = run_gemm, .arg = &g};
 
     g.stride = (pack_weight_bytes(&g.p.w) + 255) / 256 * 256;
@@ -282,7 +284,7 @@ void speed_products(struct speed *s)
     static const struct {
         enum dtype t;
         uint32_t group;
-    } types[] = {{DTYPE_BF16, 0}, {DTYPE_I8, 128}, {DTYPE_I4, 32}};
+    } types[] = {{DTYPE_BF16, 0}, {DTYPE_I8, 128}, {DTYPE_I4, 32}, {DTYPE_F8, 128}};
 
     for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
         for (size_t t = 0; t < ARRAY_SIZE(types); t++)
@@ -298,8 +300,8 @@ void speed_products(struct speed *s)
                 time_gemm(s, "gate_up", types[t].t, types[t].group, 2 * h.ffn, h.dim, n_rows);
                 time_gemm(s, "down", types[t].t, types[t].group, h.dim, h.ffn, n_rows);
                 if (rows[i] <= 64)
-                    time_gemm(s, "output", types[t].t == DTYPE_I4 ? DTYPE_I8 : types[t].t,
-                              types[t].group, h.n_vocab, h.dim, n_rows);
+                    time_gemm(s, "output", types[t].group ? DTYPE_I8 : types[t].t, types[t].group,
+                              h.n_vocab, h.dim, n_rows);
             }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Floor and predicted time of a step of a Llama model on a GPU: arithmetic, op by op.
 
-    predict.py [--model DIR] [--weights bf16|int8[:GROUP]|int4[:GROUP]] [--sequences N]
+    predict.py [--model DIR] [--weights bf16|fp8|int8[:GROUP]|int4[:GROUP]] [--sequences N]
                [--rows N] [--context N] [--invariant] [--eager] [device options]
     predict.py --table                      every row of the table of floors and predictions
     predict.py --write PAGE, --check PAGE   the same, between the marks of a page
@@ -37,6 +37,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "gap between two kernels of a graph, us": (1.2, 1.8),
     "gap before a product that begins early (narrow_kernel), us": (0.6, 1.2),
     "bytes of a bf16 product with few rows": (0.70, 0.85),
+    "bytes of an fp8 product with few rows": (0.65, 0.80),
     "bytes of an int8 product with few rows": (0.60, 0.75),
     "bytes of an int4 product with few rows": (0.60, 0.75),
     "bytes of decode attention": (0.70, 0.85),
@@ -88,12 +89,12 @@ class Model:
                      c["num_hidden_layers"], c["vocab_size"])
 
     def quantized(self, words: str) -> "Model":
-        """words: "bf16", "int8", "int4:128"; groups as tarn-server chooses them."""
+        """words: "bf16", "fp8", "int4:128"; groups as tarn-server chooses them."""
         name, _, group = words.partition(":")
-        if name not in ("bf16", "int8", "int4"):
-            raise SystemExit(f"--weights: {words} is none of bf16, int8[:GROUP], int4[:GROUP]")
-        usual = {"bf16": 0, "int8": 128, "int4": 32}[name]
-        return replace(self, weights=name, group=int(group) if group else usual)
+        usual = {"bf16": 0, "fp8": 128, "int8": 128, "int4": 32}
+        if name not in usual or (name == "fp8" and group):
+            raise SystemExit(f"--weights: {words} is none of bf16, fp8, int8[:GROUP], int4[:GROUP]")
+        return replace(self, weights=name, group=int(group) if group else usual[name])
 
     @property
     def n_shared(self) -> int:
@@ -113,7 +114,8 @@ def weight_bytes(weights: tuple[str, int], n: int, k: int) -> float:
     name, group = weights
     if group == 0:
         return 2 * n * row_elements(k)
-    return n * row_elements(k) * ((1 if name == "int8" else 0.5) + 2 / group)
+    scale = 4 if name == "fp8" else 2
+    return n * row_elements(k) * ((0.5 if name == "int4" else 1) + scale / group)
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,8 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
-    kp, each = row_elements(k), 2 if group == 0 else 1 if name == "int8" else 0.5
+    kp, each = row_elements(k), 2 if group == 0 else 0.5 if name == "int4" else 1
+    loads_16 = group == 0 or name == "fp8" or (name, group) == ("int4", 32)  # bytes a lane
     share = f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows"
     outputs, rows = 128, 64 if group else 128
     fills = up(t, rows) * up(n, outputs) >= device.n_sms
@@ -223,7 +226,7 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
         return Op("", 1, [Launch("narrow_kernel", x, y)],
                   weight_bytes(weights, n, k) + 4 * t * n, share,
                   l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
-                  counted=(read if group == 0 or (name, group) == ("int4", 32) else 0, 0, 0))
+                  counted=(read if loads_16 else 0, 0, 0))
     splits = splits and t <= NARROW_ROWS_MAX
     if not fills and t > NARROW_ROWS_MAX:
         outputs, rows = 64, 64
@@ -416,6 +419,7 @@ CASES = [
     Case("64 new behind 16k cached, bf16", "bf16", Step(1, 64, 16384), 8.5),
     Case("decode 1 at 1k, int4", "int4", Step(1, 1, 1024), 2.4),
     Case("decode 1 at 1k, int8", "int8", Step(1, 1, 1024), 3.4),
+    Case("decode 1 at 1k, fp8", "fp8", Step(1, 1, 1024), 3.4),
     Case("products of 64 rows, int4", "int4", Step(64, 1, 0), 2.2, products=True),
 ]
 

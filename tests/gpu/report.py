@@ -25,6 +25,7 @@ PREDICTED = {
     ("gemm", "bf16"): "70 to 85 %",
     ("gemm", "int8"): "60 to 75 %",
     ("gemm", "int4"): "60 to 75 %",
+    ("gemm", "fp8"): "65 to 80 %",
     ("gemm", "T 2048"): "cuBLASLt",
     ("attention", "64 seqs x 1 rows"): "70 to 85 %",
     ("attention", "1 seqs x 1 rows"): "40 blocks: low",
@@ -171,7 +172,7 @@ class Report:
         """Seconds by weights and tarn-bench's case."""
         found = {}
         for name, weights in (("bench-8b", "bf16"), ("bench-8b-int4", "int4"),
-                              ("bench-8b-int8", "int8")):
+                              ("bench-8b-int8", "int8"), ("bench-8b-fp8", "fp8")):
             try:
                 for r in json.loads((self.work / f"{name}.json").read_text())["rows"]:
                     bench = (f"prefill:{r['prompt']}" + (f"@{r['context']}" if r["context"] else "")

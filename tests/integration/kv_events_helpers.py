@@ -41,11 +41,13 @@ def fnv64a(data: bytes) -> int:
     return h
 
 
-def block_keys(model: str, ids: list[int], salt: str | None = None) -> list[int]:
+def block_keys(model: str, ids: list[int], salt: str | None = None,
+               adapter: str | None = None) -> list[int]:
     """The router's keys of the whole blocks of a prompt."""
     key, keys = first_key(model), []
     for i in range(0, len(ids) - BLOCK + 1, BLOCK):
-        key = fnv64a(cbor([key, ids[i:i + BLOCK], [salt] if salt and i == 0 else None]))
+        extra = [x for x in (adapter, salt if i == 0 else None) if x]
+        key = fnv64a(cbor([key, ids[i:i + BLOCK], extra or None]))
         keys.append(key)
     return keys
 
@@ -121,7 +123,9 @@ class Router:
                           "kv_cache_spec_kind"}, e
         hashes, ids, extra = e["block_hashes"], e["token_ids"], e["extra_keys"]
         assert e["block_size"] == BLOCK and len(ids) == BLOCK * len(hashes) == BLOCK * len(extra)
-        assert e["lora_id"] is None and e["lora_name"] is None and e["group_idx"] == 0
+        assert e["lora_id"] is None and e["group_idx"] == 0
+        name = e["lora_name"]
+        assert name is None or all(x[0] == name for x in extra), e
         assert e["kv_cache_spec_kind"] == "full_attention" and e["medium"] in ("GPU", "CPU", "DISK")
         parent = e["parent_block_hash"]
         key = first_key(self.topic.split("@")[2]) if parent is None else self.key_of[parent]

@@ -2,7 +2,7 @@
  *
  *   tarn-logits MODEL_DIR IDS_FILE OUT_FILE [--dtype T] [--kv-dtype T] [--chunk N] [--threads N]
  *               [--device ref|cpu|cuda] [--cpu-variant V] [--span-ends A,B,...]
- *               [--quantization auto|none|int8|int4] [--quantization-group N]
+ *               [--quantization auto|none|int8|int4] [--quantization-group N] [--adapter DIR]
  *
  * IDS_FILE holds token ids separated by white space; OUT_FILE gets raw little-endian float32
  * [n_ids, vocab]; the name of the kernel set goes to stdout. A test program: references in other
@@ -18,7 +18,7 @@
 
 struct options {
     const char *dir, *ids_file, *out_file;
-    const char *dtype, *kv_dtype, *variant, *quantization;
+    const char *dtype, *kv_dtype, *variant, *quantization, *adapter;
     uint32_t quantization_group;
     enum device_kind kind;
     uint32_t chunk, threads;
@@ -58,6 +58,8 @@ static void parse(struct options *o, int argc, char **argv)
             o->kv_dtype = v;
         else if (!strcmp(argv[i], "--quantization"))
             o->quantization = v;
+        else if (!strcmp(argv[i], "--adapter"))
+            o->adapter = v;
         else if (!strcmp(argv[i], "--quantization-group"))
             o->quantization_group = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--cpu-variant"))
@@ -105,7 +107,7 @@ static void check(enum status s, const struct buf *why)
 }
 
 static void run(const struct options *o, struct forward *f, struct cache *cache, uint32_t n_vocab,
-                const uint32_t *ids, uint32_t n, struct buf *why)
+                const struct adapter *adapter, const uint32_t *ids, uint32_t n, struct buf *why)
 {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES] = {0};
     struct kv_scope scope = {{0}};
@@ -129,6 +131,8 @@ static void run(const struct options *o, struct forward *f, struct cache *cache,
         check(cache_seq_grow(seq, c), why);
         batch_reset(&batch);
         batch_add(&batch, seq, ids + pos, pos, c, c);
+        if (adapter)
+            batch_adapt(&batch, adapter);
         check(forward_run(f, &batch, cache_pool(cache), &logits), why);
         cache_seq_commit(seq, c);
         if (fwrite(logits, sizeof(float) * n_vocab, c, out) != c)
@@ -140,6 +144,27 @@ static void run(const struct options *o, struct forward *f, struct cache *cache,
     cache_check(cache);
     batch_destroy(&batch);
     free(keys);
+}
+
+/* The adapter of --adapter on the device, or NULL. */
+static struct adapter *load_adapter(const struct options *o, const struct model_config *m,
+                                    const struct weights *weights, struct device *device,
+                                    struct buf *why)
+{
+    const struct adapter_source source = {.name = "adapter",
+                                          .dir = o->adapter,
+                                          .model = m,
+                                          .weights = weights,
+                                          .layout = device_weight_layout(device),
+                                          .rank_max = m->dim};
+    struct adapter *a = NULL;
+
+    if (!o->adapter)
+        return NULL;
+    check(adapter_load(&a, &source, why), why);
+    if (!device_is_host(device))
+        check(adapter_place(a, device), why);
+    return a;
 }
 
 int main(int argc, char **argv)
@@ -185,6 +210,7 @@ int main(int argc, char **argv)
                                        .n_kv_heads = m.n_kv_heads,
                                        .head_dim = m.head_dim}};
     check(cache_create(&cache, &cc, &why), &why);
+    struct adapter *adapter = load_adapter(&o, &m, &weights, device, &why);
     struct forward_config fc = {.group = device_group_of(device),
                                 .model = &m,
                                 .weights = &weights,
@@ -192,10 +218,14 @@ int main(int argc, char **argv)
                                 .n_out_max = o.chunk,
                                 .n_pos = n,
                                 .n_seqs_max = 1,
+                                .adapter_rank = adapter ? adapter->rank : 0,
                                 .n_blocks_max = cache_blocks_max(n, 64, 0)};
     check(forward_create(&forward, &fc), &why);
-    run(&o, forward, cache, m.n_vocab, ids, n, &why);
+    run(&o, forward, cache, m.n_vocab, adapter, ids, n, &why);
     forward_destroy(forward);
+    if (adapter && adapter->on_device)
+        adapter_displace(adapter);
+    adapter_free(adapter);
     cache_destroy(cache);
     weights_free(&weights);
     device_close(device);

@@ -111,6 +111,10 @@ def int8_products_are_counted() -> None:
     with_model("int8", "--quantization", "int8", "--enforce-eager")
 
 
+def fp8_products_are_counted() -> None:
+    with_model("fp8", "--quantization", "fp8")
+
+
 def the_page_has_the_tables_of_the_program() -> None:
     page = REPO / "kernels/cuda/PERFORMANCE.md"
     assert predict.with_part(page.read_text()) == page.read_text(), \
@@ -146,5 +150,6 @@ if __name__ == "__main__":
     sys.exit(run_tests([the_row_of_products_is_their_sum,
                         products_of_cublas_are_counted, invariant_products_are_counted,
                         int4_products_are_counted, int8_products_are_counted,
+                        fp8_products_are_counted,
                         the_page_has_the_tables_of_the_program,
                         floors_are_bytes_over_the_copy_rate], 2))

@@ -2,7 +2,8 @@
 """Logits equal those of Hugging Face transformers, for every case in tests/golden.
 
 The test needs neither NumPy nor ../shared: make_hf_golden.py wrote models and logits, which are
-in the repository.
+in the repository. A folder with adapter_config.json is an adapter of another case's model, and
+make_lora_golden.py wrote its logits with the PEFT library.
 Each case runs on the best CPU kernels of this machine, the portable ones and the reference
 kernels, weights and KV in f32, the prompt in chunks of 64 and of 7. With --emulated-gpu it runs on
 the emulated GPU instead.
@@ -10,6 +11,7 @@ the emulated GPU instead.
 from __future__ import annotations
 
 import array
+import json
 import sys
 from pathlib import Path
 
@@ -36,12 +38,17 @@ def largest_error(ours: array.array, golden: array.array) -> float:
 
 
 def check(case: Path, runs: list[tuple[str, ...]]) -> bool:
-    ids = [int(word) for word in (case / "ids.txt").read_text().split()]
+    config, model, adapter = case / "adapter_config.json", case, ()
+    if config.exists():
+        model = case.parent / json.loads(config.read_text())["base_model_name_or_path"]
+        adapter = ("--adapter", str(case))
+    ids = [int(word) for word in (model / "ids.txt").read_text().split()]
     golden = array.array("f")
     golden.frombytes((case / "logits.f32").read_bytes())
     good = True
     for options in runs:
-        ours = tarn_test.run_logits(case, ids, "--dtype", "f32", "--kv-dtype", "f32", *options)
+        ours = tarn_test.run_logits(model, ids, "--dtype", "f32", "--kv-dtype", "f32", *adapter,
+                                   *options)
         if len(ours) != len(golden):
             print(f"FAIL {case.name} {options}: {len(ours)} logits, expected {len(golden)}")
             good = False

@@ -7,6 +7,7 @@ msgpack cannot be had (venv_helpers.py), or where Tarn was built without them.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,9 +20,21 @@ from http_helpers import Server, make_model, run_tests, tarn_server, wait_until
 import tarn_test
 from venv_helpers import use_venv
 
-with tempfile.TemporaryDirectory() as folder:
-    # The model maker needs NumPy, which the venv need not have: make the model with this Python.
-    use_venv("zmq", "msgpack", env=lambda: {"TARN_TEST_MODEL": str(make_model(folder))})
+def make_adapter(model: Path, folder: str) -> str:
+    made = str(Path(folder) / "adapter")
+    subprocess.run([sys.executable, str(tarn_test.TOOLS / "make_tiny_adapter.py"), str(model),
+                    made], check=True)
+    return made
+
+
+def make_files(folder: str) -> dict[str, str]:
+    """The tools need NumPy, which the venv need not have: make the files with this Python."""
+    model = make_model(folder)
+    return {"TARN_TEST_MODEL": str(model), "TARN_TEST_ADAPTER": make_adapter(model, folder)}
+
+
+with tempfile.TemporaryDirectory() as place:
+    use_venv("zmq", "msgpack", env=lambda: make_files(place))
 from kv_events_helpers import BLOCK, Router, block_keys  # noqa: E402
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -145,6 +158,22 @@ def salts_and_tenants_do_not_mix() -> None:
         agree(s, r)
         assert len(r.held) == 2 * N_PROMPT // BLOCK
         assert set(block_keys("tiny", ids)) < r.keys()
+
+
+def blocks_of_adapters_have_their_name() -> None:
+    with tempfile.TemporaryDirectory() as at:
+        adapter = os.environ.get("TARN_TEST_ADAPTER") or make_adapter(MODEL, at)
+        with instance("--lora-modules", f"red={adapter}") as (s, r):
+            ids = prompt(1)
+            ask(s, ids, model="red")
+            ask(s, prompt(2), model="red", cache_salt="pepper")
+            agree(s, r)
+            assert r.hit_tokens(ids) == 0
+            assert r.keys() == {*block_keys("tiny", ids, None, "red"),
+                                *block_keys("tiny", prompt(2), "pepper", "red")}
+            assert expect_hit(s, r, ids) == 0
+            agree(s, r)
+            assert r.hit_tokens(ids) == N_PROMPT
 
 
 def tenants_share_a_block_until_the_last_copy_goes() -> None:
@@ -281,6 +310,7 @@ def main() -> int:
         return run_tests([a_router_knows_what_was_stored_and_reset,
                           evictions_and_tiers_are_followed,
                           salts_and_tenants_do_not_mix,
+                          blocks_of_adapters_have_their_name,
                           tenants_share_a_block_until_the_last_copy_goes,
                           a_router_that_restarts_is_told_again,
                           documents_divide_blocks_but_not_a_routers,

@@ -100,9 +100,7 @@ def what_is_not_built_is_501() -> None:
                  "images/generations", "images/edits", "images/variations"):
         status, _, answer = SERVER.request("POST", "/v1/" + path, {"model": "x"})
         assert status == 501 and answer["error"]["code"] == "not_implemented", answer
-    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter",
-                 "/unload_lora_adapter", "/sleep", "/wake_up", "/release_memory_occupation",
-                 "/resume_memory_occupation"):
+    for path in ("/sleep", "/wake_up", "/release_memory_occupation", "/resume_memory_occupation"):
         status, _, answer = SERVER.request("POST", path, {})
         assert status == 501 and answer["error"]["code"] == "not_implemented", answer
 

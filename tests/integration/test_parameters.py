@@ -8,6 +8,7 @@ have there. What the parameters do is the matter of other tests.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Iterator
 from http_helpers import REPO, Server, make_model, run_tests, tarn_server
 import openapi_page
 import openapi_schemas as of
+from tarn_test import TOOLS
 
 TEMPLATE = ("{% for d in documents or [] %}{{ d.title }}: {{ d.text }}\n{% endfor %}"
             "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m in messages %}"
@@ -48,6 +50,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "DocumentChange": {},
     "PreambleRequest": {"system": "be short"},
     "AbortRequest": {"request_ids": []},
+    "AdapterLoad": {"lora_name": "known", "lora_path": "known", "load_inplace": True},
+    "AdapterUnload": {"lora_name": "known"},
 }
 # Other names of the two texts of a score, with companions.
 SCORE_NAMES = {one: {"text_1": None, "text_2": None, other: "b"} for one, other in (
@@ -122,6 +126,7 @@ GOOD: dict[str, list[Value | With]] = {
     "input_type": ["query", "document"],
     "include": [],  # test_responses.py
     "token_ids": [[5, 6]],
+    "lora_name": ["known"], "lora_path": ["known"], "load_inplace": [True],
     "sampling_params": [{"max_tokens": 2, "seed": 1, "stop": ["x"], "logprobs": 1}],
 }
 OWN: dict[str, dict[str, list[Value | With]]] = {
@@ -295,7 +300,10 @@ def main() -> int:
         template = Path(folder) / "template"
         template.write_text(TEMPLATE)
         embedder = REPO / "tests" / "golden" / "embed-bert-mean"
-        with tarn_server(make_model(folder), "--documents-path", str(Path(folder) / "documents"),
+        model = make_model(folder)
+        subprocess.run([sys.executable, str(TOOLS / "make_tiny_adapter.py"), str(model),
+                        str(Path(folder) / "known")], check=True)
+        with tarn_server(model, "--lora-dir", folder, "--documents-path", str(Path(folder) / "documents"),
                          "--served-model-name", "model", "--chat-template", str(template),
                          "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3",
                          "--trust-request-chat-template", "--embedding-model", str(embedder),

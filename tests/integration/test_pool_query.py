@@ -28,6 +28,7 @@ QUERY_MS = 2000
 HELD_BYTES = 6_000  # of answers, before they stop: tiles of some KB each
 OPTIONS = ("--pool-transport", "tcp", "--pool-query", "always", "--pool-query-ms", str(QUERY_MS),
            "--pool-lookup-ms", "5000", "--pool-pull-ms", "5000")
+LONG_PROMPT = prompt_of(77, 12 * 8 + 2)  # spread over three lenders of four segments
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 11}
 
 MODEL: Path
@@ -119,6 +120,57 @@ def a_local_prefix_comes_before_the_remote_part() -> None:
         nothing_is_lent(a, b)
 
 
+def three_lenders(pool: Pool, proxied: bool = False) -> tuple[list[Instance], list[Any], Instance]:
+    """Three instances that have the KV of LONG_PROMPT, and one that has nothing."""
+    lenders, proxies = [], []
+    for i in range(3):
+        if proxied:
+            s, proxy = pool.start_behind_proxy(i, *OPTIONS)
+            proxies.append(proxy)
+        else:
+            s = pool.start(i, *OPTIONS)
+        lenders.append(s)
+    asker = pool.start(3, *OPTIONS)
+    pool.wait()
+    for s in lenders:  # what is to be held is read from the first one
+        ask_more(s, LONG_PROMPT, cache_ttl=60)
+    wait_until(lambda: pool.n_segments() >= 12, pool.n_segments)
+    return lenders, proxies, asker
+
+
+def a_long_prefix_is_queried_at_three_lenders() -> None:
+    with Pool(MODEL) as pool:
+        lenders, _, asker = three_lenders(pool)
+        # A holder is known once it has announced what it read: ask again until all three are.
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            tiers = check(asker, LONG_PROMPT, 5)
+            assert remote(tiers) == 12 * SEGMENT, tiers
+            time.sleep(0.2)  # the pool threads publish their counts now and then
+            if all(s.metric("tarn:pool_attended_total") > 0 for s in lenders):
+                break
+            assert time.monotonic() < end, [s.metrics() for s in lenders]
+        assert asker.metric("tarn:pool_queries_failed_total") == 0
+        assert asker.metric("tarn:pool_pulled_blocks_total") == 0
+        nothing_is_lent(asker, *lenders)
+
+
+def a_lender_of_three_killed_in_mid_answer_changes_no_token() -> None:
+    with Pool(MODEL) as pool:
+        lenders, proxies, asker = three_lenders(pool, proxied=True)
+        check(asker, LONG_PROMPT, 2)
+        victim = max(range(3), key=lambda i: proxies[i].n_bytes("down"))
+        proxies[victim].hold_after(HELD_BYTES)
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(check, asker, LONG_PROMPT, 30)
+            assert proxies[victim].is_holding.wait(WAIT_SECONDS), "no answer began"
+            lenders[victim].kill()
+            proxies[victim].release(True)
+            done.result()
+        assert asker.metrics()['tarn:preemptions_total{reason="query"}'] > 0
+        nothing_is_lent(asker, *(s for i, s in enumerate(lenders) if i != victim))
+
+
 def instances_query_each_other_in_mixed_batches() -> None:
     """Ordinary sequences, and sequences that query two other instances, run together."""
     with Pool(MODEL) as pool:
@@ -154,6 +206,28 @@ def preempted_sequences_query_again() -> None:
                 d.result()
         assert b.metric("vllm:num_preemptions_total") > 0 and n_queried(b) > 8
         nothing_is_lent(a, b)
+
+
+def an_instance_that_leaves_hands_its_own_kv_to_the_lender() -> None:
+    """SIGTERM while an answer is computed behind KV that stays on the other instance."""
+    with Pool(MODEL) as pool:
+        a, b = two(pool)
+        pool.compute(a, range(2))
+        check(b, prompt_of(0), 2)  # the way there is known
+        ids, n = prompt_of(1), 20 * BLOCK
+        with ThreadPoolExecutor(1) as threads:
+            done = threads.submit(ask_more, b, ids, n)
+            wait_until(lambda: a.metric("tarn:pool_attended_total") > 20, a.metrics)
+            b.process.send_signal(signal.SIGTERM)
+            answer, tiers = done.result()
+        REFERENCE.check_more(answer, ids, n)
+        assert remote(tiers) == N_REMOTE, tiers
+        assert b.process.wait(WAIT_SECONDS) == 0
+        b.end()
+        pool.instances.remove(b)
+        tiers = check(a, ids + list(answer[0]), 2)
+        # The last token's KV was never computed, and only closed blocks are handed over.
+        assert tiers["device"] == (len(ids) + n - 1) // BLOCK * BLOCK, tiers
 
 
 def cancelled_requests_give_their_leases_back() -> None:
@@ -277,7 +351,8 @@ def random_faults_change_no_token() -> None:
 
 SHORT = [queries_give_the_tokens_of_one_instance, a_local_prefix_comes_before_the_remote_part,
          a_peer_killed_in_mid_answer_changes_no_token]
-LONG = [instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
+LONG = [an_instance_that_leaves_hands_its_own_kv_to_the_lender, a_long_prefix_is_queried_at_three_lenders,
+        a_lender_of_three_killed_in_mid_answer_changes_no_token, instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
         cancelled_requests_give_their_leases_back, a_peer_stopped_in_mid_answer_changes_no_token,
         a_lying_peer_changes_no_token, random_faults_change_no_token]
 
@@ -293,7 +368,7 @@ def main() -> int:
     tests = [t for t in SHORT + ([] if args.short else LONG)
              if not args.names or t.__name__ in args.names]
     with tempfile.TemporaryDirectory(prefix="tarn-pool-query-") as folder:
-        MODEL = pool_model(folder)
+        MODEL = pool_model(folder, "--max-pos", "4096")
         need_pool(MODEL)
         REFERENCE = Answers(MODEL, folder)
         try:

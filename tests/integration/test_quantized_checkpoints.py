@@ -35,7 +35,7 @@ FAMILIES: list[tuple[str, dict[str, Any], bool]] = [
     ("llama", WIDE, True), ("phi3", WIDE, False), ("qwen2", WIDE, False),
     ("granite", {"attention_bias": True, "mlp_bias": True}, False),
     ("qwen3-moe", {"hidden_size": 64, "moe_intermediate_size": 40}, False)]
-ON_GPU = ["gptq-desc", "awq", "ct-packed-asym", "ct-int", "fp8-block"]
+ON_GPU = ["gptq-desc", "awq", "ct-packed-asym", "ct-int", "fp8-block-128"]
 
 
 def logits(model: Path, ids: list[int], *options: str) -> bytes:

@@ -77,6 +77,8 @@ RULES = [
          why="needs root, a network or another machine"),
     Rule(r"^curl\b.*/v1/(embeddings|rerank|score|classify)", "skip",
          why="needs a further model; the tests embeddings and scores ask such servers"),
+    Rule(r"^curl\b[\s\S]*(lora_adapter|\"sql\")", "skip",
+         why="needs a server with adapters; the test adapters asks one"),
     Rule(r"^curl\b.*/v1/preambles[\s\S]*\"tools\"", "skip",
          why="the demo model's template knows no tools; the test preamble_tools has one that does"),
     Rule(r"^curl\b[\s\S]*captain of Kumnordim is Stamos", expect=r'"content": ?"Stamos\.'),
@@ -237,6 +239,7 @@ class Clone:
         self.env.pop("HF_HOME", None)
         self.env.pop("HF_HUB_CACHE", None)
         self.add_downloaded_model(folder / "home")
+        self.add_adapters()
         self.port = free_port()
         self.env["TARN_URL"] = f"http://127.0.0.1:{self.port}"
 
@@ -255,10 +258,18 @@ class Clone:
         for file in [*demo.iterdir(), gguf]:
             (model / "snapshots" / "0123" / file.name).symlink_to(file)
 
+    def add_adapters(self) -> None:
+        """Random adapters of the demo model."""
+        for name in ("sql", "support"):
+            subprocess.run([sys.executable, str(REPO / "tests" / "tools" / "make_tiny_adapter.py"),
+                            str(self.root / "deploy" / "demo-model"),
+                            str(self.root / "adapters" / name)], check=True)
+
     def localize(self, command: str) -> str:
         """Replace names by those that exist here: the port of the server, a model."""
         command = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
         command = command.replace("/path/to/model", "deploy/demo-model")
+        command = command.replace("/path/to/adapters", "adapters")
         return re.sub(r"--model M\b", "--model deploy/demo-model", command)
 
     def popen(self, command: str, out: Path) -> subprocess.Popen[bytes]:

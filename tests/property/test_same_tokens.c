@@ -355,11 +355,9 @@ static const struct {
     const char *dtype, *quantization;
     uint32_t group;
     const char *kv;
-} types[] = {{"f32", "none", 0, "int8"},
-             {"bf16", "none", 0, "bf16"},
-             {"bf16", "int8", 32, "fp8"},
-             {"bf16", "int8", 128, "bf16"},
-             {"bf16", "int4", 32, "bf16"}};
+} types[] = {{"f32", "none", 0, "int8"},   {"bf16", "none", 0, "bf16"},
+             {"bf16", "int8", 32, "fp8"},  {"bf16", "int8", 128, "bf16"},
+             {"bf16", "fp8", 128, "bf16"}, {"bf16", "int4", 32, "bf16"}};
 
 static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chunk, uint32_t threads)
 {

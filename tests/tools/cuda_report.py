@@ -34,7 +34,7 @@ FLAGS = ["-c", "-std=c++17", "-O3", "--fmad=false", f"-I{REPO}", "-Werror=all-wa
          "-Xptxas=-v"]  # spills are judged here: as an error, one would hide the other figures
 MAY_SPILL: frozenset[str] = frozenset()
 SKIP = 77
-DTYPES = {0: "f32", 1: "f16", 2: "bf16", 3: "i8", 4: "i4", 5: "a8", 6: "a4", 16: "f8"}  # enum dtype
+DTYPES = {0: "f32", 1: "f16", 2: "bf16", 3: "i8", 4: "i4", 5: "a8", 6: "a4", 7: "f8"}  # enum dtype
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -30,7 +30,7 @@ PAGE = REPO / "docs" / "user" / "parameters.md"
 SENT = REPO / "tests" / "integration" / "sent.json"
 COMMAND = "tests/tools/openapi_page.py"
 REFUSED = ("NOT_SET", "REFUSED")
-NOT_DESCRIBED = ("api_media", "api_adapters", "api_sleep")  # handlers whose only answer is 501
+NOT_DESCRIBED = ("api_media", "api_sleep")  # handlers whose only answer is 501
 
 # --- the server's tables ---
 
@@ -148,6 +148,8 @@ BODIES: dict[str, tuple[dict[str, Schema], tuple[str, ...], tuple[str, str] | No
     "TokenizeRequest": (of.TOKENIZE, (), ("api_tokenize.c", "tokenize_fields")),
     "GenerateRequest": (of.GENERATE, ("token_ids",), ("api_generate.c", "fields")),
     "AbortRequest": (of.ABORT, (), None),
+    "AdapterLoad": (of.ADAPTER_LOAD, ("lora_name", "lora_path"), None),
+    "AdapterUnload": (of.ADAPTER_UNLOAD, ("lora_name",), None),
     "DetokenizeRequest": (of.DETOKENIZE, ("tokens",), ("api_tokenize.c", "detokenize_fields")),
     "DocumentRequest": (of.DOCUMENT, ("text",), ("document_json.c", "members")),
     "DocumentChange": ({k: of.DOCUMENT[k] for k in ("pin", "ttl", "prefill")}, (),
@@ -203,6 +205,10 @@ OPERATIONS: list[tuple[str, str, str, str, bool, Query, str]] = [
     ("POST", "/v1/detokenize", "DetokenizeRequest", "Text", False, {}, "The same"),
     ("POST", "/abort_requests", "AbortRequest", OBJECT, False, {}, "End calls by their ids"),
     ("POST", "/abort_request", "AbortRequest", OBJECT, False, {}, "The same"),
+    ("POST", "/v1/load_lora_adapter", "AdapterLoad", "", False, {}, "Load an adapter"),
+    ("POST", "/v1/unload_lora_adapter", "AdapterUnload", "", False, {}, "Take its name away"),
+    ("POST", "/load_lora_adapter", "AdapterLoad", OBJECT, False, {}, "Load an adapter"),
+    ("POST", "/unload_lora_adapter", "AdapterUnload", OBJECT, False, {}, "Take its name away"),
     ("GET", "/v1/documents", "", OBJECT, False,
      {"limit": integer(1, 1000), "after": string(), "filter": string("a JSON object")},
      "The registered documents, in pages"),
@@ -373,6 +379,8 @@ SECTIONS = [
     ("DetokenizeRequest", ["test_http.py"]),
     ("GenerateRequest", []),
     ("AbortRequest", []),
+    ("AdapterLoad", ["test_adapters.py"]),
+    ("AdapterUnload", ["test_adapters.py"]),
     ("DocumentRequest", ["test_documents_api.py"]),
     ("DocumentChange", ["test_documents_api.py"]),
     ("PreambleRequest", ["test_documents_api.py"]),

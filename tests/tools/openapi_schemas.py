@@ -374,6 +374,11 @@ GENERATE = {
         "return_timings", "session_id", "request_id")}}
 ABORT = {"request_ids": array(string(), maxItems=1024), "rid": string("how ids begin", minLength=1),
          "abort_all": switch("all calls of the key's tenant")}
+ADAPTER_UNLOAD = {"lora_name": string(minLength=1, maxLength=255)}
+ADAPTER_LOAD = {**ADAPTER_UNLOAD,
+                "lora_path": string("a folder, absolute or in that of --lora-dir", minLength=1),
+                "load_inplace": switch("in place of the adapter of that name"),
+                "base_model_name": string("the parent in lists of models")}
 DETOKENIZE = {"model": string(), "tokens": TOKEN_IDS}
 DOCUMENT = {
     "id": string(), "title": string(), "text": string(), "metadata": struct(),

@@ -271,6 +271,7 @@ FORMATS: dict[str, tuple[Quantize, Config]] = {
     "ct-float-block": (ct_float, compressed("float-quantized", num_bits=8, type="float",
                                             strategy="block", block_structure=[24, 16])),
     "fp8-block": (fp8, {**FP8, "weight_block_size": [24, 16]}),
+    "fp8-block-128": (fp8, {**FP8, "weight_block_size": [128, 128]}),
     "fp8-tensor": (fp8, FP8),
     "fp8-e5m2": (fp8, {**FP8, "fmt": "e5m2"}),
     "fbgemm-fp8": (fp8, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}),

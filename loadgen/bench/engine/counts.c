@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "kernels/pack.h"
 
 enum dtype bench_dtype(const char *name, enum dtype if_auto)
 {
@@ -27,7 +28,7 @@ uint64_t counts_weight_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t grou
         return panels * PANEL_COLS * n_k * dtype_bytes(t);
     }
     uint32_t in_quad = 32 / dtype_bits(t); /* elements of K in four bytes */
-    uint32_t head = dtype_is_affine(t) ? 4 : 2;
+    uint32_t head = pack_head_bytes(t) / PANEL_COLS;
     ASSERT(group > 0);
     for (uint32_t k0 = 0; k0 < k; k0 += group) {
         uint32_t n_k = k - k0 < group ? k - k0 : group;

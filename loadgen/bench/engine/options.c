@@ -16,7 +16,7 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
            "type of the weights; auto: as stored"),
     CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
-           "auto: weights as stored; int8, int4: quantize at load; none: floats"),
+           "auto: weights as stored; int8, int4, fp8: quantize at load; none: floats"),
     COUNT(NULL, "quantization-group", quantization_group, 0, 128, "0",
           "weights that share a scale, 32 or 128; 0: the best of the type"),
     CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, KV_DTYPE_NAMES,

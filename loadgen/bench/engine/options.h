@@ -18,7 +18,7 @@ struct bench_options {
     char *model;
     char *load_format;  /* "auto", "dummy" */
     char *dtype;        /* "auto", "f32", "bf16", "f16" */
-    char *quantization; /* "auto", "none", "int8", "int4" */
+    char *quantization; /* one of QUANTIZATION_NAMES */
     char *kv_cache_dtype;
     char *cpu_variant;           /* "auto", ... */
     char *device;                /* "auto", "cpu", "cuda", "ref" */

@@ -8,8 +8,8 @@
 static const char *dtype_word(enum dtype t)
 {
     static const char *const words[] = {
-        [DTYPE_F32] = "f32", [DTYPE_F16] = "f16",    [DTYPE_BF16] = "bf16", [DTYPE_I8] = "int8",
-        [DTYPE_I4] = "int4", [DTYPE_A8] = "affine8", [DTYPE_A4] = "affine4"};
+        [DTYPE_F32] = "f32", [DTYPE_F16] = "f16",    [DTYPE_BF16] = "bf16",  [DTYPE_I8] = "int8",
+        [DTYPE_I4] = "int4", [DTYPE_A8] = "affine8", [DTYPE_A4] = "affine4", [DTYPE_F8] = "fp8"};
     return words[t];
 }
 

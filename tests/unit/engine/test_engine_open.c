@@ -237,7 +237,8 @@ static void each_quantization_has_a_fingerprint_of_its_own(void **state)
                  {"int8", 32, "int8 (groups of 32)"},
                  {"int8", 128, "int8 (groups of 128)"},
                  {"int4", 32, "int4 (groups of 32)"},
-                 {"int4", 128, "int4 (groups of 128)"}};
+                 {"int4", 128, "int4 (groups of 128)"},
+                 {"fp8", 0, "fp8 (groups of 128)"}};
     char seen[ARRAY_SIZE(kinds)][65];
     uint64_t bytes[ARRAY_SIZE(kinds)];
     struct engine *e;

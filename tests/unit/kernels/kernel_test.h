@@ -126,8 +126,8 @@ static UNUSED void affine_free(struct affine *a)
 static UNUSED void pack_affine(const struct weight *w, uint32_t n0, const struct affine *a,
                                uint32_t row, uint32_t n_rows)
 {
-    pack_affine_rows(w, n0, a->codes + (size_t)row * a->k, a->scales + (size_t)row * a->n_groups,
-                     a->offsets + (size_t)row * a->n_groups, a->group, n_rows);
+    pack_coded_rows(w, n0, a->codes + (size_t)row * a->k, a->scales + (size_t)row * a->n_groups,
+                    a->offsets + (size_t)row * a->n_groups, a->group, n_rows);
 }
 
 /* Fill a quantized weight, whose memory is zero, with random numbers. */

@@ -193,7 +193,7 @@ static void a_code_too_large_for_4_bits_does_not_touch_its_neighbours(void **sta
 
         for (uint32_t k = 0; k < 40; k++)
             codes[k] = k % 3 == 0 ? 0xf5 : 2;
-        pack_affine_rows(&w, 0, codes, scale, offset, 32, 1);
+        pack_coded_rows(&w, 0, codes, scale, offset, 32, 1);
         for (uint32_t k = 0; k < 40; k++)
             assert_int_equal(pack_int_at(&w, 0, k), k % 3 == 0 ? 5 : 2);
         free_weight(&w);

@@ -127,8 +127,8 @@ static void the_reference_chooses_the_largest_and_the_lower_of_a_tie(void **stat
 static const struct kind {
     enum dtype t;
     uint32_t group;
-} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32}, {DTYPE_I8, 128},
-             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}};
+} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32},  {DTYPE_I8, 128},
+             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}, {DTYPE_F8, 128}};
 
 struct world {
     struct gemm_experts_params p;

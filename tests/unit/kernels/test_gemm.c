@@ -13,8 +13,8 @@
 static const struct kind {
     enum dtype t;
     uint32_t group;
-} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32}, {DTYPE_I8, 128},
-             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}};
+} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32},  {DTYPE_I8, 128},
+             {DTYPE_I4, 32}, {DTYPE_I4, 128}, {DTYPE_A8, 32},  {DTYPE_A4, 128}, {DTYPE_F8, 128}};
 
 struct problem {
     struct weight w;
@@ -27,7 +27,7 @@ struct problem {
     float *old; /* what out holds before */
 };
 
-/* Activations of a product with bf16 weights are bf16 numbers here: kernels may round them. */
+/* Activations of a product with bf16 or F8 weights are bf16 numbers here: kernels may round them. */
 static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, uint32_t n,
                          uint32_t k)
 {
@@ -47,7 +47,8 @@ static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, u
         free(src);
     }
     p->a = random_floats(n_rows * p->a_stride);
-    for (size_t i = 0; kind.t == DTYPE_BF16 && i < n_rows * p->a_stride; i++) {
+    bool rounds = kind.t == DTYPE_BF16 || kind.t == DTYPE_F8;
+    for (size_t i = 0; rounds && i < n_rows * p->a_stride; i++) {
         uint16_t h;
 
         dtype_store(DTYPE_BF16, &h, 0, p->a[i]);
@@ -90,11 +91,11 @@ static float *run_gemm(struct device *d, const struct problem *p, uint32_t row0,
     return out;
 }
 
-/* Quantized products are integers and a fixed chain of fused multiply-adds, so they equal the
+/* Products of whole numbers are integers and a fixed chain of fused multiply-adds, so they equal the
  * reference bit for bit; but not without an instruction for the latter. */
 static bool is_exact(struct device *d, enum dtype t)
 {
-    return t >= DTYPE_FLOATS && strcmp(device_ops(d)->name, "cpu-portable") != 0;
+    return t >= DTYPE_FLOATS && t != DTYPE_F8 && strcmp(device_ops(d)->name, "cpu-portable") != 0;
 }
 
 static void check_against_ref(struct device *d, struct kind kind, uint32_t n_rows, uint32_t n,
@@ -165,8 +166,10 @@ static void nan_and_inf_on(struct device *d)
         if (kinds[t].t < DTYPE_FLOATS)
             dtype_store(kinds[t].t, p.packed, 3, -INFINITY);
         else
-            dtype_store(dtype_is_affine(kinds[t].t) ? DTYPE_F16 : DTYPE_BF16, p.packed, 3,
-                        NAN); /* the scale of a group of output 3 */
+            dtype_store(kinds[t].t == DTYPE_F8        ? DTYPE_F32
+                        : dtype_is_affine(kinds[t].t) ? DTYPE_F16
+                                                      : DTYPE_BF16,
+                        p.packed, 3, NAN); /* the scale of a group of output 3 */
         float *want = run_gemm(NULL, &p, 0, 33, true, true);
         float *got = run_gemm(d, &p, 0, 33, true, true);
         check_close("nan and inf", got, want, 33 * p.out_stride, 1e-3, 1e-5);

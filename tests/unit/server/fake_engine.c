@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/adapters.h"
 #include "engine/document_order.h"
 
 _Atomic uint64_t fake_step_ns;
@@ -80,6 +81,18 @@ enum status request_predict(struct request *r, const struct engine *e, const uin
     return OK;
 }
 
+void request_adapt(struct request *r, const struct engine *e, struct adapter *adapter)
+{
+    (void)e;
+    r->adapter = adapter_ref(adapter);
+}
+
+struct adapters *engine_adapters(const struct engine *e)
+{
+    (void)e;
+    return NULL;
+}
+
 void request_unref(struct request *r)
 {
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
@@ -93,6 +106,7 @@ void request_unref(struct request *r)
     free(r->prompt_out);
     free(r->prompt_top);
     grammar_unref(r->grammar);
+    adapter_unref(r->adapter);
     free(r);
 }
 

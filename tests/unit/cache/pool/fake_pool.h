@@ -21,7 +21,7 @@
 #define FAKE_N_TICKETS 32
 #define FAKE_N_READS 64
 #define FAKE_N_OFFERS 8
-#define FAKE_N_QUERIES 16
+#define FAKE_N_QUERIES 64
 
 static uint64_t fake_now = 1;
 
@@ -30,6 +30,8 @@ struct fake_ticket {
     struct kv_key keys[POOL_PATH_MAX / 8];
     uint32_t n, n_local;
     uint64_t disk_ns;
+    uint64_t avoid[POOL_AVOID_MAX];
+    uint32_t n_avoid;
     uint32_t peer;  /* being asked, or the lender */
     uint32_t lease; /* of the peer; UINT32_MAX: none */
     struct pool_found found;
@@ -95,10 +97,11 @@ struct pool {
     bool refuses_queries;     /* they are not even sent */
     double query_s;           /* that a lookup reports */
     double bytes_per_s;       /* that a lookup reports */
+    bool names_all;           /* lookups report that others have the whole path */
     uint64_t lease_ns;        /* 0: 1 s */
     uint64_t ask_ns;          /* an ask waits for so long; 0: 50 ms */
     uint32_t n_queries;
-    uint32_t n_lookups, n_read_blocks, n_lent_blocks;
+    uint32_t n_lookups, n_read_blocks, n_lent_blocks, n_attended;
 };
 
 static struct pool fakes[FAKE_N_POOLS];
@@ -180,6 +183,9 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->n = path->n;
     t->n_local = path->n_local;
     t->disk_ns = path->disk_ns;
+    assert_true(path->n_avoid <= POOL_AVOID_MAX);
+    for (t->n_avoid = 0; t->n_avoid < path->n_avoid; t->n_avoid++)
+        t->avoid[t->n_avoid] = path->avoid[t->n_avoid];
     t->peer = UINT32_MAX;
     t->lease = UINT32_MAX;
     t->n_reads = t->n_queries = 0;
@@ -300,6 +306,7 @@ enum status pool_query(struct pool *p, const struct pool_query *q, uint32_t *que
     }
     t->n_queries++;
     p->n_queries++;
+    fakes[t->peer].n_attended++;
     fake_lengthen(p, t);
     *query = at;
     return OK;
@@ -371,6 +378,7 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
     p->n_lent_blocks += n - t->n_local;
     t->is_found = true;
     t->found = (struct pool_found){.n_blocks = n,
+                                   .n_named = asker->names_all ? t->n : n,
                                    .peer = fake_number(p) + 1,
                                    .latency_s = 1e-4,
                                    .bytes_per_s = asker->bytes_per_s,
@@ -420,17 +428,17 @@ static struct pool *fake_heir(const struct pool *p)
 
 bool pool_offer(struct pool *p, const struct pool_offer *offer)
 {
-    struct pool *heir = fake_heir(p);
+    struct pool *heir = offer->to ? &fakes[offer->to - 1] : fake_heir(p);
 
     p->n_offered++;
-    if (!heir) {
+    if (!heir || heir->is_away) {
         p->n_offers_over++;
         return true;
     }
     for (uint32_t i = 0; i < FAKE_N_OFFERS; i++)
         if (!heir->offers[i].is_used) {
             struct fake_offer *o = &heir->offers[i];
-            struct pool_path path = {.keys = offer->keys, .n = offer->n};
+            struct pool_path path = {.keys = offer->keys, .n = offer->n, .n_local = offer->n_there};
             uint32_t zero = 0;
 
             path.starts = &zero;
@@ -458,8 +466,11 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out)
         struct fake_offer *o = &p->offers[i];
         if (!o->is_used || !p->tickets[o->ticket].is_found)
             continue;
-        *out =
-            (struct pool_offer){.keys = o->keys, .meta = o->meta, .n = o->n, .ticket = o->ticket};
+        *out = (struct pool_offer){.keys = o->keys,
+                                   .meta = o->meta,
+                                   .n = o->n,
+                                   .n_there = p->tickets[o->ticket].n_local,
+                                   .ticket = o->ticket};
         o->is_used = false;
         return true;
     }
@@ -493,6 +504,14 @@ uint32_t pool_instances(struct pool *p, struct directory_instance *out, uint32_t
 
 /* --- time passes --- */
 
+static bool fake_is_avoided(const struct fake_ticket *t)
+{
+    for (uint32_t i = 0; i < t->n_avoid; i++)
+        if (t->avoid[i] == t->peer + 1)
+            return true;
+    return false;
+}
+
 static void fake_ask_next(struct pool *p, uint32_t ticket)
 {
     struct fake_ticket *t = &p->tickets[ticket];
@@ -508,7 +527,7 @@ static void fake_ask_next(struct pool *p, uint32_t ticket)
             t->is_over = true;
             return;
         }
-        if (fakes[t->peer].is_open && !fakes[t->peer].is_away)
+        if (fakes[t->peer].is_open && !fakes[t->peer].is_away && !fake_is_avoided(t))
             break;
     }
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++) {

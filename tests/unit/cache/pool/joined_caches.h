@@ -147,7 +147,7 @@ static enum status query_kv(const struct cache *c, const struct open_seq *o, uin
 {
     enum { D = 2, H = 3, STRIDE = H * D + 1 }; /* as query_config_of() */
     float q[POOL_QUERY_ROWS_MAX * STRIDE];
-    const float *tiles = NULL;
+    const float *tiles[POOL_QUERY_SEGMENTS_MAX];
     struct cache_view v;
     enum status s;
 
@@ -156,7 +156,7 @@ static enum status query_kv(const struct cache *c, const struct open_seq *o, uin
     cache_seq_view(o->s, &v);
     s = cache_seq_query(o->s, 0, q, STRIDE, n_rows);
     if (s == OK)
-        s = cache_seq_answer(o->s, &tiles);
+        s = cache_seq_answer(o->s, tiles);
     for (uint32_t i = 0; s == OK && i < v.n_remote; i++) {
         const struct attn_segment *x = &v.segments[v.remote0 + i];
         uint32_t end = v.remote0 + i + 1 < v.n_segments ? x[1].block0 : v.n_blocks;
@@ -167,8 +167,7 @@ static enum status query_kv(const struct cache *c, const struct open_seq *o, uin
         for (uint32_t b = x->block0; b < end; b++)
             assert_int_equal(v.blocks[b], CACHE_NO_BLOCK);
         for (uint32_t r = 0; r < n_rows; r++)
-            assert_true(tiles[(i * n_rows + r) * H * (D + 2)] ==
-                        fake_tile(crc, &segment, 0, (float)r));
+            assert_true(tiles[i][r * H * (D + 2)] == fake_tile(crc, &segment, 0, (float)r));
     }
     return s;
 }

@@ -276,6 +276,89 @@ static void a_gap_that_cannot_be_read_ends_the_queries(void **state)
     end(b, &o);
 }
 
+/* --- what it computed itself --- */
+
+/* A sequence of b that queries a's two segments, and has computed the third one. */
+static void query_and_compute(struct cache **a, struct cache **b, struct open_seq *o)
+{
+    *a = join_asking(64, CACHE_QUERY_ALWAYS);
+    *b = join_asking(64, CACHE_QUERY_ALWAYS);
+    ask(*a, TWO_SEGMENTS);
+    begin(*b, o, THREE_SEGMENTS "Y");
+    assert_int_equal(compute_kv(*b, o, NULL), 16 * B);
+    assert_ok(query_kv(*b, o, 1));
+}
+
+static void end_and_wait(struct cache *c, struct open_seq *o)
+{
+    end(c, o);
+    pass_ms(20);
+    assert_int_equal(stats_of(c).tier[CACHE_DEVICE].n_in_use, 0);
+}
+
+static void own_kv_goes_to_the_lender_when_the_instance_leaves(void **state)
+{
+    struct cache *a, *b;
+    struct open_seq o;
+    uint32_t found[CACHE_N_TIERS];
+
+    (void)state;
+    query_and_compute(&a, &b, &o);
+    cache_drain(b);
+    end_and_wait(b, &o);
+    cache_leave(b);
+    pass_ms(1100); /* a list of paths is made now and then */
+    assert_true(cache_has_left(b));
+    assert_int_equal(fake_of(a)->n_read_blocks, 9); /* all closed ones */
+    fake_of(b)->is_away = true;
+    assert_int_equal(ask_found(a, THREE_SEGMENTS "YZ", found), 25 * B);
+    assert_int_equal(found[CACHE_DEVICE], 25 * B);
+}
+
+static void own_kv_of_a_session_goes_to_the_lender(void **state)
+{
+    struct cache *a, *b;
+    struct open_seq o;
+
+    (void)state;
+    for (int is_of_session = 0; is_of_session < 2; is_of_session++) {
+        a = join_asking(64, CACHE_QUERY_ALWAYS);
+        b = join_asking(128, CACHE_QUERY_ALWAYS);
+        ask(a, TWO_SEGMENTS);
+        seq(b, &o, THREE_SEGMENTS "Y");
+        if (is_of_session)
+            cache_seq_join_session(o.s, 7);
+        (void)wait_loaded(b, o.s);
+        assert_int_equal(compute_kv(b, &o, NULL), 16 * B);
+        end_and_wait(b, &o);
+        fake_of(b)->is_away = true;
+        assert_int_equal(ask(a, THREE_SEGMENTS "YZ"), (is_of_session ? 25 : 16) * B);
+        leave_world(NULL);
+    }
+}
+
+static void own_kv_that_nobody_takes_is_given_back(void **state)
+{
+    (void)state;
+    for (int resets = 0; resets < 2; resets++) {
+        struct cache *a, *b;
+        struct open_seq o;
+
+        query_and_compute(&a, &b, &o);
+        cache_leave(b);
+        if (!resets)
+            fake_of(a)->is_away = true;
+        end(b, &o);
+        if (resets)
+            cache_reset(b);
+        pass_ms(3100);
+        assert_int_equal(stats_of(b).tier[CACHE_DEVICE].n_in_use, 0);
+        fake_of(a)->is_away = false;
+        assert_int_equal(fake_of(a)->n_read_blocks, 0);
+        leave_world(NULL);
+    }
+}
+
 /* --- the choice --- */
 
 static bool queries_for(uint32_t n_output, enum cache_query query)
@@ -346,6 +429,9 @@ int main(void)
         TEST(a_lease_that_ends_before_the_sequence_runs_is_asked_for_again),
         TEST(a_prefix_that_is_evicted_before_the_sequence_runs_is_asked_for),
         TEST(a_gap_that_cannot_be_read_ends_the_queries),
+        TEST(own_kv_goes_to_the_lender_when_the_instance_leaves),
+        TEST(own_kv_of_a_session_goes_to_the_lender),
+        TEST(own_kv_that_nobody_takes_is_given_back),
         TEST(few_expected_rows_are_queried_and_many_pull),
         TEST(the_first_pull_measures_the_link),
         TEST(an_instance_that_never_queries_answers_none),

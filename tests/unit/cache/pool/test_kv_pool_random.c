@@ -44,6 +44,8 @@ static void begin(struct world *w, uint32_t i, struct life *l)
     cache_seq_expect_output(l->o.s, draw(w, 2) ? 1 : 100000);
     if (draw(w, 20) == 0)
         cache_seq_bring_here(l->o.s);
+    if (draw(w, 4) == 0)
+        cache_seq_join_session(l->o.s, 1 + draw(w, 3));
     l->is_open = true;
     l->runs = false;
 }
@@ -189,7 +191,8 @@ static void live(uint64_t seed, uint32_t n_host_blocks, bool copies, bool leaves
         config.always_copy = copies;
         config.policy = i == 2 ? "lru" : "contest";
         config.remote.n_blocks = i == 0 ? 24 : 256;
-        join_with(&config);
+        config.remote.spread_segments = 1;
+        fake_of(join_with(&config))->names_all = i > 0;
     }
     for (uint32_t i = 0; i < N_EVENTS; i++) {
         if (leaves && i == N_EVENTS / 2)

@@ -152,6 +152,33 @@ static void after_a_stale_holder_comes_the_next_one(void **state)
     assert_int_equal(c->n_asks, 1);
 }
 
+static void an_instance_that_lends_already_is_avoided(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
+    struct pool_path path = {.keys = world.keys,
+                             .n = N_PATH,
+                             .starts = world.starts,
+                             .n_starts = N_PATH / N_IN_SEGMENT,
+                             .avoid = &a->id,
+                             .n_avoid = 1};
+    struct pool_found found;
+    uint32_t ticket;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    side_hold(c, 11);
+    WAIT_FOR(is_announced(a) && is_announced(c) && all_know(3));
+    WAIT_FOR((ticket = pool_lookup(b->pool, &path)) != POOL_NO_TICKET);
+    assert_int_equal(side_look(b, ticket, &found), POOL_FOUND);
+    assert_true(found.peer == c->id && found.n_blocks == 11 && found.n_named == 17);
+    pool_forget(b->pool, ticket);
+    path.n_local = 11; /* only a has more */
+    WAIT_FOR((ticket = pool_lookup(b->pool, &path)) != POOL_NO_TICKET);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    assert_int_equal(a->n_asks, 0);
+    pool_forget(b->pool, ticket);
+}
+
 /* A segment has the name of its first block, so its holder may have another branch of it. */
 static void a_holder_of_another_branch_refuses_without_its_engine(void **state)
 {
@@ -501,6 +528,26 @@ static void an_offered_path_is_pulled_by_a_peer(void **state)
     WAIT_FOR(stats_of(a).n_handed_over == 1 && a->n_returned == 1);
 }
 
+static void an_offer_to_one_instance_leaves_out_what_is_there(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
+    struct pool_offer offer = offer_of_path();
+
+    (void)state;
+    side_hold(a, N_PATH);
+    side_hold(b, 8);
+    WAIT_FOR(is_announced(a) && is_announced(b) && all_know(3));
+    offer.to = b->id;
+    offer.n_there = 8;
+    assert_true(pool_offer(a->pool, &offer));
+    WAIT_FOR(b->n_offers == 1);
+    assert_true(b->offer.n == N_PATH && b->offer.n_there == 8);
+    pool_forget(b->pool, b->offer.ticket);
+    WAIT_FOR(pool_n_offers(a->pool) == 0); /* nobody else is offered it */
+    assert_int_equal(c->n_offers, 0);
+    assert_int_equal(stats_of(a).n_handed_over, 0);
+}
+
 static void a_path_that_others_hold_is_not_offered(void **state)
 {
     struct side *a = side_open(0), *b = side_open(1);
@@ -579,6 +626,7 @@ int main(void)
         T(a_holder_that_has_no_more_than_is_local_is_not_asked),
         T(a_stale_holder_costs_a_miss_and_is_forgotten),
         T(after_a_stale_holder_comes_the_next_one),
+        T(an_instance_that_lends_already_is_avoided),
         T(a_holder_of_another_branch_refuses_without_its_engine),
         T(a_holder_in_memory_is_asked_before_one_with_more_on_disk),
         T(without_a_holder_of_a_segment_the_earlier_ones_are_looked_for),
@@ -596,6 +644,7 @@ int main(void)
         T(one_of_two_holders_learns_that_its_copy_is_a_replica),
         T(the_instances_of_the_pool_are_listed_this_one_first),
         T(an_offered_path_is_pulled_by_a_peer),
+        T(an_offer_to_one_instance_leaves_out_what_is_there),
         T(a_path_that_others_hold_is_not_offered),
         T(a_refused_offer_ends_and_more_than_fit_are_not_taken),
         T(an_instance_without_peers_has_nobody_to_hand_over_to),

@@ -1,5 +1,6 @@
 #include "tests/unit/engine/model/made_codes.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +39,9 @@ static uint32_t number(const struct tensor *t, uint32_t salt, uint64_t row, uint
 
 uint8_t made_code(const struct tensor *t, uint64_t row, uint64_t k)
 {
-    return (uint8_t)(number(t, 0, row, k) >> 7 & ((1u << t->code_bits) - 1));
+    uint8_t code = (uint8_t)(number(t, 0, row, k) >> 7 & ((1u << t->code_bits) - 1));
+
+    return t->code_is_f8 && (code & 0x7f) == 0x7f ? 0x7e : code;
 }
 
 /* Scales and offsets are numbers of f16. */
@@ -49,13 +52,15 @@ float made_scale(const struct tensor *t, uint64_t row, uint64_t group)
 
 float made_offset(const struct tensor *t, uint64_t row, uint64_t group)
 {
-    return -(float)(number(t, 2, row, group) >> 9 & 1023) * 0x1p-10f;
+    return t->code_is_f8 ? 0 : -(float)(number(t, 2, row, group) >> 9 & 1023) * 0x1p-10f;
 }
 
 float made_at(const struct tensor *t, uint64_t row, uint64_t k)
 {
     if (!t->code_bits)
         return ((float)(number(t, 0, row, k) >> 9 & 2047) - 1000) * 0x1p-10f;
+    if (t->code_is_f8)
+        return kv_unrounded(DTYPE_F8, made_code(t, row, k)) * made_scale(t, row, k / t->code_group);
     return (float)made_code(t, row, k) * made_scale(t, row, k / t->code_group) +
            made_offset(t, row, k / t->code_group);
 }
@@ -94,9 +99,11 @@ static const struct tensor *make(const struct tensor *from, const char *name, st
     snprintf(m->name, sizeof m->name, "%s", name);
     m->tensor = *from;
     m->tensor.name = m->name;
-    m->tensor.codec = kind.form == MADE_CODES ? &codes : &others;
-    m->tensor.code_bits = kind.form == MADE_CODES ? kind.bits : 0;
-    m->tensor.code_group = kind.form == MADE_CODES ? kind.group : 0;
+    bool has_codes = kind.form == MADE_CODES || kind.form == MADE_F8;
+    m->tensor.codec = has_codes ? &codes : &others;
+    m->tensor.code_bits = has_codes ? kind.bits : 0;
+    m->tensor.code_group = has_codes ? kind.group : 0;
+    m->tensor.code_is_f8 = kind.form == MADE_F8;
     m->tensor.data = NULL; /* nothing may read it */
     m->tensor.n_bytes = from->shape[0] * from->shape[1] * (kind.form == MADE_FLOATS ? 2 : 1);
     return &m->tensor;

@@ -13,8 +13,9 @@
 #include "engine/model/tensor.h"
 
 struct made_kind {
-    enum { MADE_PLAIN, MADE_CODES, MADE_OTHER, MADE_FLOATS } form; /* FLOATS: 16 bits an element */
-    uint32_t bits, group;                                          /* of MADE_CODES */
+    /* FLOATS: 16 bits an element; F8: with codes of 8 bits */
+    enum { MADE_PLAIN, MADE_CODES, MADE_OTHER, MADE_FLOATS, MADE_F8 } form;
+    uint32_t bits, group; /* of codes */
 };
 
 /* How a matrix of that name is stored. NULL: all are plain. */

@@ -387,7 +387,7 @@ static void packed_version_counts_the_bytes_of_quantizer_and_layout(void **state
         w.data = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
         memset((void *)(uintptr_t)w.data, 0, n_bytes);
         if (dtype_is_affine(w.dtype))
-            pack_affine_rows(&w, 0, codes, scales, offsets, 32, 40);
+            pack_coded_rows(&w, 0, codes, scales, offsets, 32, 40);
         else
             pack_quantize_rows(&w, 0, DTYPE_F32, rows, 40);
         assert_int_equal(hash_crc32c(0, w.data, n_bytes), kinds[i].crc);

@@ -207,7 +207,8 @@ static void check_codes(const struct tensor *t, uint32_t bits, uint32_t group)
                              offsets + (size_t)3 * n_groups);
         for (uint32_t i = 0; i < n * k; i++) {
             uint32_t g = i / k * n_groups + i % k / group;
-            double got = (double)codes[i] * (double)scales[g] + (double)offsets[g];
+            double code = t->code_is_f8 ? (double)quantized_e4m3(codes[i]) : codes[i];
+            double got = code * (double)scales[g] + (double)offsets[g];
             assert_true(codes[i] < 1u << bits);
             assert_true(fabs(got - (double)rows[i]) <= 1e-4 * fabs((double)scales[g]));
         }
@@ -294,10 +295,46 @@ static void codes_are_offered_only_where_they_are_exact(void **state)
                                      {"a.qzeros", "I32", "2,1", 8, RANDOM},
                                      {"a.scales", "F16", "2,8", 32, ONE_F16}},
           0, 0);
-    agree("\"quant_method\":\"fp8\"",
-          (struct part[N_PARTS_MAX]){{"a.weight_scale", "F32", "", 4, WORD(0x3f800000)},
-                                     {"a.weight", "F8_E4M3", "8,32", 256, WORD(0x01427f08)}},
-          0, 0);
+}
+
+/* Kernels take F8 numbers with scales of groups of 128; any scales will do. */
+static void f8_numbers_are_offered_with_whole_groups(void **state)
+{
+    struct part p[N_PARTS_MAX] = {{"a.weight_scale", "F32", "", 4, WORD(0x1f800000)},
+                                  {"a.weight", "F8_E4M3", "8,32", 256, WORD(0x01c27e08)}};
+
+    (void)state;
+    agree("\"quant_method\":\"fp8\"", p, 8, 128);
+    p[0] = (struct part){"a.weight_scale", "F32", "8,1", 32, PAIR(0x3f800000, 0x40000000)};
+    agree("\"quant_method\":\"fbgemm_fp8\"", p, 8, 128);
+    p[0] = (struct part){"a.weight_scale_inv", "F32", "2,2", 16, PAIR(0x3f800000, 0x40000000)};
+    p[1] = (struct part){"a.weight", "F8_E4M3", "8,200", 1600, WORD(0x01c27e08)};
+    agree("\"quant_method\":\"fp8\",\"weight_block_size\":[4,128]", p, 8, 128);
+    p[0] = (struct part){"a.weight_scale_inv", "F32", "2,3", 24, PAIR(0x3f800000, 0x40000000)};
+    agree("\"quant_method\":\"fp8\",\"weight_block_size\":[4,96]", p, 0, 0);
+    p[0] = (struct part){"a.weight_scale", "F32", "", 4, WORD(0x3f800000)};
+    p[1].dtype = "F8_E5M2";
+    agree("\"quant_method\":\"fp8\"", p, 0, 0);
+}
+
+static void an_f8_nan_makes_its_group_nan(void **state)
+{
+    struct part p[N_PARTS_MAX] = {{"a.weight_scale", "F32", "", 4, WORD(0x40000000)},
+                                  {"a.weight", "F8_E4M3", "1,136", 136, WORD(0x38383838)},
+                                  {"b.weight_scale", "F32", "", 4, WORD(0x40000000)},
+                                  {"b.weight", "F8_E4M3", "1,136", 136, PAIR(0x38383838, 0xff)}};
+    struct checkpoint *c = open_good("\"quant_method\":\"fp8\"", p, N_PARTS_MAX);
+    const struct tensor *t = checkpoint_find(c, "model.a.weight");
+    float scales[2], offsets[2];
+    uint8_t codes[136];
+
+    (void)state;
+    t->codec->read_codes(t, 0, 1, codes, scales, offsets);
+    assert_true(scales[0] == 2 && scales[1] == 2 && offsets[0] == 0 && offsets[1] == 0);
+    t = checkpoint_find(c, "model.b.weight");
+    t->codec->read_codes(t, 0, 1, codes, scales, offsets);
+    assert_true(isnan(scales[0]) && isnan(scales[1]) && offsets[0] == 0);
+    checkpoint_close(c);
 }
 
 static void floats_of_8_bits_without_a_scale_are_themselves(void **state)
@@ -524,6 +561,8 @@ int main(void)
         cmocka_unit_test(words_are_unpacked_in_the_order_of_their_format),
         cmocka_unit_test(rows_and_codes_agree),
         cmocka_unit_test(codes_are_offered_only_where_they_are_exact),
+        cmocka_unit_test(f8_numbers_are_offered_with_whole_groups),
+        cmocka_unit_test(an_f8_nan_makes_its_group_nan),
         cmocka_unit_test(floats_of_8_bits_without_a_scale_are_themselves),
         cmocka_unit_test(plain_weights_stand_beside_quantized_ones),
         cmocka_unit_test(other_methods_are_refused_by_name),

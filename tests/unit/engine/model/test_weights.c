@@ -174,6 +174,10 @@ static void the_default_group_depends_on_the_type(void **state)
     assert_int_equal(q.group, 128);
     assert_ok(quantization_parse(&q, "none", 32, NULL));
     assert_int_equal(q.group, 0);
+    assert_ok(quantization_parse(&q, "fp8", 0, NULL));
+    assert_true(q.dtype == DTYPE_F8 && q.group == 128);
+    assert_ok(quantization_parse(&q, "fp8", 128, NULL));
+    assert_int_equal(quantization_parse(&q, "fp8", 32, NULL), ERR_INVALID);
     assert_int_equal(quantization_parse(&q, "int4", 64, NULL), ERR_INVALID);
     assert_int_equal(quantization_parse(&q, "int5", 0, NULL), ERR_INVALID);
 }

@@ -72,6 +72,8 @@ static void check_rows(struct checkpoint *file, const struct weight *w, uint32_t
                 assert_true(pack_scale_at(w, row0 + n, k) == made_scale(t, n, k / t->code_group));
                 assert_true(pack_offset_at(w, row0 + n, k) == made_offset(t, n, k / t->code_group));
             }
+            if (w->dtype == DTYPE_F8 && t->code_is_f8)
+                assert_int_equal(pack_int_at(w, row0 + n, k), made_code(t, n, k));
             if (w->dtype == DTYPE_I8)
                 assert_true(fabsf(got - want) <= pack_scale_at(w, row0 + n, k) * 0.5001f);
             else
@@ -246,6 +248,40 @@ static void a_checkpoint_without_quantized_tensors_loads_as_without_quantization
     check_plain(only_floats);
 }
 
+/* Two parts of gate_up have codes of two kinds. */
+static struct made_kind f8_numbers(const char *name)
+{
+    bool is_layer = strstr(name, "layers.") != NULL, is_up = strstr(name, "up_proj") != NULL;
+
+    return (struct made_kind){is_up ? MADE_CODES : is_layer ? MADE_F8 : MADE_PLAIN, 8, 128};
+}
+
+static void f8_numbers_stay_beside_themselves(void **state)
+{
+    const struct expected f8 = {DTYPE_F8, 128}, i8 = {DTYPE_I8, 32};
+
+    (void)state;
+    for (int asked = 0; asked < 2; asked++) {
+        struct model_config m = odd_model(true);
+        struct checkpoint *file;
+        struct weights w = load_stored(&m, f8_numbers, &file);
+
+        if (asked) { /* also where F8 is asked for: gate_up is then quantized but for its F8 part */
+            weights_free(&w);
+            w = load(&m, (struct quantization){DTYPE_F8, 128});
+            check_kind(&decoder_layers(&w)[0].gate_up, f8);
+            check_kind(&w.output, (struct expected){DTYPE_I8, 128});
+            check_rows(file, &decoder_layers(&w)[0].qkv, 0,
+                       "model.layers.0.self_attn.q_proj.weight");
+            check_rows(file, &decoder_layers(&w)[0].gate_up, 0,
+                       "model.layers.0.mlp.gate_proj.weight");
+        } else {
+            check_layer(&w, file, f8, f8, i8, f8);
+        }
+        done(&w, file);
+    }
+}
+
 static void other_settings_decode_and_quantize_again(void **state)
 {
     static const struct quantization kinds[] = {{DTYPE_I8, 128}, {DTYPE_I8, 32}, {0}};
@@ -311,6 +347,7 @@ int main(void)
         cmocka_unit_test(a_weight_takes_the_kind_that_holds_all_its_parts),
         cmocka_unit_test(a_weight_with_a_plain_part_is_of_floats),
         cmocka_unit_test(a_checkpoint_without_quantized_tensors_loads_as_without_quantization),
+        cmocka_unit_test(f8_numbers_stay_beside_themselves),
         cmocka_unit_test(other_settings_decode_and_quantize_again),
         cmocka_unit_test(the_content_hash_covers_codes_scales_and_offsets),
         cmocka_unit_test(auto_means_as_stored),

@@ -49,7 +49,10 @@ static const uint32_t reversed[N_TOKENS] = {8388607, 65536, 65535, 256, 255, 128
 static void store(struct batch *b, uint32_t tier, uint64_t hash, uint64_t parent, uint64_t salt,
                   const uint32_t *tokens)
 {
-    batch_stored(b, tier, &(struct blocks_block){hash, parent, salt, tokens});
+    static uint64_t path_salt;
+
+    path_salt = parent == 0 ? salt : path_salt;
+    batch_stored(b, tier, &(struct blocks_block){hash, parent, salt, path_salt, tokens});
 }
 
 static void assert_packed(struct batch *b, const char *hex)
@@ -105,6 +108,44 @@ static void only_blocks_of_one_tier_that_follow_each_other_share_an_event(void *
     batch_fini(&b);
 }
 
+static bool name_it(void *arg, uint64_t salt, struct batch_salt *out)
+{
+    assert_int_equal(salt, 7);
+    snprintf(out->words, sizeof out->words, "%s", (const char *)arg);
+    snprintf(out->adapter, sizeof out->adapter, "red");
+    return true;
+}
+
+static bool is_packed(const struct batch *b, const char *bytes, size_t n)
+{
+    return memmem(b->packed.data, b->packed.len, bytes, n) != NULL;
+}
+
+static void every_block_has_the_name_of_its_adapter(void **state)
+{
+    struct batch b;
+    char words[] = "me";
+
+    (void)state;
+    batch_init(&b, N_TOKENS, name_it, words);
+    store(&b, CACHE_DEVICE, HASH(1), 0, 7, ids);
+    store(&b, CACHE_DEVICE, HASH(2), HASH(1), 0, ids);
+    assert_ok(batch_pack(&b, 0));
+    assert_true(is_packed(&b, "\xa9lora_name\xa3red", 14));
+    assert_true(is_packed(&b,
+                          "\xaa"
+                          "extra_keys\x92\x92\xa3red\xa2me\x91\xa3red",
+                          25));
+    words[0] = '\0'; /* no cache_salt */
+    store(&b, CACHE_DEVICE, HASH(1), 0, 7, ids);
+    assert_ok(batch_pack(&b, 0));
+    assert_true(is_packed(&b,
+                          "\xaa"
+                          "extra_keys\x91\x91\xa3red",
+                          17));
+    batch_fini(&b);
+}
+
 static void long_runs_are_divided(void **state)
 {
     struct batch b;
@@ -122,6 +163,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_event_has_the_bytes_of_pythons_msgpack),
         cmocka_unit_test(only_blocks_of_one_tier_that_follow_each_other_share_an_event),
+        cmocka_unit_test(every_block_has_the_name_of_its_adapter),
         cmocka_unit_test(long_runs_are_divided),
     };
 
