@@ -133,14 +133,14 @@ static void ask_pool(struct cache_seq *s, uint32_t n)
         return;
     describe_blocks(s, c->meta, n);
     s->own_lookup = store_begin_lookup(
-        c->store, &(struct store_ask){.keys = s->keys,
-                                      .meta = c->meta,
-                                      .n = n,
-                                      .n_delayed = 1 + c->n_seqs - c->n_loading,
-                                      .wait_s =
-                                          is_told ? fmax(s->due_s - store_now_s(c->store), 0) : 0,
-                                      .others = s->lookups,
-                                      .n_others = s->has_looked ? s->n_lookups : 0});
+        c->store,
+        &(struct store_ask){.keys = s->keys,
+                            .meta = c->meta,
+                            .n = n,
+                            .n_delayed = 1 + c->n_seqs - c->n_loading,
+                            .wait_s = is_told ? fmax(s->due_s - store_now_s(c->store), 0) : 0,
+                            .others = s->lookups,
+                            .n_others = s->has_looked ? s->n_lookups : 0});
     s->has_looked = true;
     if (s->own_lookup != STORE_NO_LOOKUP)
         s->lookups[s->n_lookups++] = s->own_lookup;

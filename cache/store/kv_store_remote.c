@@ -498,8 +498,8 @@ uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask)
     bool is_first_again = r->n_left_out > 0; /* the mean is old: replace it */
     struct lookup *l;
 
-    if ((!ask->is_part && !is_lookup_worth(st, &m, ask->meta, ask->n, ask->n_delayed,
-                                              ask->wait_s)) ||
+    if ((!ask->is_part &&
+         !is_lookup_worth(st, &m, ask->meta, ask->n, ask->n_delayed, ask->wait_s)) ||
         !(l = new_lookup(st, ask->keys, ask->meta, ask->n)))
         return STORE_NO_LOOKUP;
     l->is_first_again = is_first_again && !ask->is_part;

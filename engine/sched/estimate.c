@@ -180,7 +180,7 @@ static struct member member_of(struct estimator *m, uint32_t slot, uint32_t own,
                            .n_tokens = steps_of(m->s, e, tokens_of(m, slot, i)),
                            .cap_s = cap_seconds(m, e, &m->s->entries[own]),
                            .runs = runs,
-                           .is_urgent = e->is_urgent || e->is_due};
+                           .is_urgent = e->is_urgent || e->is_due || e->is_elder};
 }
 
 /* Seconds that a prefill adds to steps which run anyway. */

@@ -32,7 +32,7 @@
 #define STALE_AFTER 8
 
 #define N_ROOTS 2 /* of calls and of programs */
-#define N_DEPTHS 4
+#define N_DEPTHS 5
 #define NO_CLASS UINT32_MAX
 #define N_BANDS 34
 #define FILE_BYTES_MAX (1u << 20)
@@ -136,6 +136,7 @@ static void path_of(uint64_t keys[N_DEPTHS], const struct length_traits *t)
     keys[1] = band_key(keys[0], limit_band(t));
     keys[2] = mix(keys[1], t->tenant);
     keys[3] = mix(keys[2], (uint64_t)t->kind << 32 | band(t->n_prompt) / 2);
+    keys[4] = mix(keys[3], bin_of(t->n_prompt) / 2); /* a quarter of an octave */
 }
 
 static void init_class(struct lengths *l, uint32_t i, uint64_t key, uint32_t parent)

@@ -2,7 +2,7 @@
  *
  * Each class of requests has a histogram of answer lengths. Classes form a tree: all requests, then
  * the band of max_tokens (if the client set it), then the tenant, then the kind of call with the
- * band of prompt lengths. Old answers fade: LENGTHS_HALF_LIFE answers later, an answer counts half.
+ * band of prompt lengths, then a quarter of an octave of prompt lengths. Old answers fade: LENGTHS_HALF_LIFE answers later, an answer counts half.
  * A class leans on its parent with a weight of LENGTHS_LEAN answers, so a young class answers as
  * its parent does, and the root leans on a fixed distribution (log-uniform).
  *
@@ -31,6 +31,7 @@
 #define LENGTHS_HALF_LIFE 300
 #define LENGTHS_LEAN 30
 #define LENGTHS_N_CLASSES_MAX 1024
+#define LENGTHS_CALLS 0 /* the class of all calls */
 
 struct lengths;
 

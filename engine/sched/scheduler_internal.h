@@ -63,6 +63,8 @@ struct entry {
     uint64_t due_ns;  /* in s->due: the latest time to run for the next target */
     bool is_due;      /* goes before others of its priority until its next token */
     bool is_unserved; /* in s->unserved */
+    bool is_ending;   /* in s->ending */
+    bool is_elder;    /* goes before others of its priority until it ends */
     bool has_run;
     bool has_lost;    /* some of the n_had tokens must be recomputed, and no token came since: it
                          keeps ageing towards starvation although it runs */
@@ -190,7 +192,9 @@ struct scheduler {
     struct order unserved;
     uint32_t elder;
     uint64_t next_elder_ns;
-    double step_s; /* expected time of the last planned step */
+    struct order ending; /* begun ones that are expected to end soon, in the same order */
+    uint32_t n_elders;   /* sequences with is_elder */
+    double step_s;       /* expected time of the last planned step */
     struct rounds rounds[N_CLASSES];
     uint32_t n_rounds; /* kept at a time */
     struct trajectories trajectories;

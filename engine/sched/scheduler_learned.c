@@ -20,7 +20,9 @@
  * Elders. Short prompts go before long ones, so in a long burst the longest prompts would come
  * last of all. The request without a first token that is first by turn (of tenants) and arrival
  * goes before the others of its priority once its age is ELDER_AGE T. The next one does so when
- * ELDER_SHARE of the time since makes up for its prefill.
+ * ELDER_SHARE of the time since makes up for its prefill. Begun answers that are nearly over would
+ * wait behind new ones in the same way. Those that are expected to end soon go before the others
+ * once their age is ENDING_AGE T, until their end, in at most half of the places.
  *
  * AGE_BOOST, FIRST_TOKEN_GAIN and the constants of elders were chosen by the simulations of
  * loadgen/bench/sched/README.md.
@@ -43,15 +45,19 @@
 /* When the load rises, the ages of the requests that are here rise before the time that requests
  * spend here. So T is at least this many mean ages. */
 #define AGES 2.1
-#define ELDER_AGE 0.75
+#define ELDER_AGE 0.6
 #define ELDER_SHARE 0.5
+#define ENDING_AGE 0.4
+/* An answer is expected to end soon when the rest has this share of the mean length. So answers
+ * whose length has a heavy tail never are: the longer they are, the longer is the rest. */
+#define ENDING_SHARE 0.75
 /* Weights of a new request in the moving means. */
 #define SPENT_RATE 0.005
 #define TURN_RATE 0.02
 /* The gain of a first token over that of an answer of mean length, each per token: with 1, first
  * tokens of long prompts wait for short answers; near 0, many answers are begun and none is
  * finished. */
-#define FIRST_TOKEN_GAIN 3.3
+#define FIRST_TOKEN_GAIN 5.0
 /* Largest share of the time that may go into restoring preempted sequences. Above it, running
  * sequences are kept: their ranks count as e^keep times better, up to KEEP_MAX, where nothing but
  * want of memory preempts. Between two ends `keep` rises by KEEP_RATE for each multiple of the
@@ -61,8 +67,8 @@
 #define KEEP_MAX 12.0
 /* Places that differ by less than this share of T are equal, so that tenants take turns. */
 #define EQUAL_SHARE (1.0 / 16)
-/* At most this share of the running sequences goes before others for their targets, so that tight
- * targets do not undo the order. */
+/* At most this share of the running sequences goes before others for their targets or as begun
+ * elders, so that these do not undo the order. */
 #define DUE_SHARE 0.5
 /* A request counts as arrived earlier by the time that its program spent here, up to CREDIT T: a
  * program that never ends must not go before all others for ever. */
@@ -84,6 +90,8 @@ enum status learned_init(struct scheduler *s)
         st = order_init(&s->due, s->config.n_slots);
     if (st == OK)
         st = order_init(&s->unserved, s->config.n_slots);
+    if (st == OK)
+        st = order_init(&s->ending, s->config.n_slots);
     s->elder = ORDER_NONE;
     s->n_rounds = s->config.n_slots + 1;
     for (int i = 0; st == OK && i < N_CLASSES; i++) {
@@ -100,6 +108,7 @@ void learned_fini(struct scheduler *s)
     lengths_destroy(s->lengths);
     order_fini(&s->due);
     order_fini(&s->unserved);
+    order_fini(&s->ending);
     for (int i = 0; i < N_CLASSES; i++) {
         free(s->rounds[i].origin_ns);
         free(s->rounds[i].n_fresh);
@@ -179,7 +188,7 @@ void learned_rejoin(struct scheduler *s, uint32_t slot)
 
 /* --- targets --- */
 
-void learned_forget_due(struct scheduler *s, uint32_t slot)
+static void forget_target(struct scheduler *s, uint32_t slot)
 {
     struct entry *e = &s->entries[slot];
 
@@ -194,13 +203,36 @@ void learned_forget_due(struct scheduler *s, uint32_t slot)
     e->is_due = e->is_unserved = false;
 }
 
-static void add_unserved(struct scheduler *s, uint32_t slot)
+void learned_forget_due(struct scheduler *s, uint32_t slot)
 {
     struct entry *e = &s->entries[slot];
-    uint64_t priority = (uint64_t)((int64_t)e->priority - INT32_MIN);
 
-    e->is_unserved = true;
-    order_insert(&s->unserved, slot, (struct order_key){priority, e->round, e->arrival});
+    forget_target(s, slot);
+    if (e->is_ending)
+        order_remove(&s->ending, slot);
+    s->n_elders -= e->is_elder;
+    e->is_ending = e->is_elder = false;
+}
+
+static struct order_key by_turn(const struct entry *e)
+{
+    return (struct order_key){(uint64_t)((int64_t)e->priority - INT32_MIN), e->round, e->arrival};
+}
+
+/* The sequence has progressed. */
+static void note_ending(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    if (e->n_out == 0 || e->is_elder)
+        return;
+    bool was_ending = e->is_ending;
+    e->is_ending = lengths_mean_left(s->lengths, LENGTHS_CALLS, e->n_out) <=
+                   ENDING_SHARE * lengths_mean_left(s->lengths, LENGTHS_CALLS, 0);
+    if (e->is_ending && !was_ending)
+        order_insert(&s->ending, slot, by_turn(e));
+    else if (was_ending && !e->is_ending)
+        order_remove(&s->ending, slot);
 }
 
 /* The next token has to come by first_ns + n_out slo_tpot_s, and the first by came_ns + slo_ttft_s.
@@ -211,9 +243,11 @@ void learned_set_due(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     struct entry *e = &s->entries[slot];
     double step_s = fmax(s->step_s, s->decode_s), run_s, due_s = 0;
 
-    learned_forget_due(s, slot);
-    if (e->n_out == 0)
-        add_unserved(s, slot);
+    forget_target(s, slot);
+    if (e->n_out == 0) {
+        e->is_unserved = true;
+        order_insert(&s->unserved, slot, by_turn(e));
+    }
     if (e->slo_ttft_s == 0 && e->slo_tpot_s == 0)
         return;
     run_s = step_s + fmax(next_iteration_seconds(s, e), step_s);
@@ -249,6 +283,24 @@ static void promote_elder(struct scheduler *s, uint64_t now_ns)
     s->next_elder_ns = now_ns + (uint64_t)(e->prefill_s / ELDER_SHARE * NS_PER_S);
 }
 
+/* Where memory is short, to restore a waiting one costs more than its early end gains. */
+static void promote_ending(struct scheduler *s, uint64_t now_ns, uint32_t n_max)
+{
+    uint32_t slot;
+
+    while (s->n_due + s->n_elders < n_max && (slot = order_first(&s->ending)) != ORDER_NONE) {
+        struct entry *e = &s->entries[slot];
+        bool costs = s->keep > 0 && e->state != ENTRY_RUNNING;
+        if (costs || (now_ns - e->came_ns) / NS_PER_S < ENDING_AGE * learned_age_s(s))
+            return;
+        order_remove(&s->ending, slot);
+        e->is_ending = false;
+        e->is_elder = true;
+        s->n_elders++;
+        entry_placed(s, slot);
+    }
+}
+
 void learned_promote_due(struct scheduler *s, uint64_t now_ns)
 {
     uint32_t slot, n_max = (uint32_t)ceil(s->config.n_running_max * DUE_SHARE);
@@ -256,10 +308,11 @@ void learned_promote_due(struct scheduler *s, uint64_t now_ns)
     while ((slot = order_first(&s->due)) != ORDER_NONE && s->entries[slot].due_ns <= now_ns) {
         order_remove(&s->due, slot);
         s->entries[slot].due_ns = 0;
-        if (s->n_due < n_max && !s->entries[slot].is_due)
+        if (s->n_due + s->n_elders < n_max && !s->entries[slot].is_due)
             promote(s, slot);
     }
     promote_elder(s, now_ns);
+    promote_ending(s, now_ns, n_max);
 }
 
 /* --- places --- */
@@ -367,6 +420,8 @@ void learned_rank(struct scheduler *s, uint32_t slot)
         note_rank(s, log_rank);
     if (is_new)
         e->usual_log = s->usual_log;
+    if (e->rank_step != step)
+        note_ending(s, slot);
     e->rank_step = step;
     double age_s = e->place_age_s;
     double place_s = e->origin_ns / NS_PER_S + PLACE_S - fmin(e->age_s, CREDIT * age_s) +
@@ -378,7 +433,8 @@ struct order_key learned_place(const struct scheduler *s, uint32_t slot)
 {
     const struct entry *e = &s->entries[slot];
 
-    return (struct order_key){.middle = e->is_due ? 0 : e->place_us, .low = e->round};
+    return (struct order_key){.middle = e->is_due || e->is_elder ? 0 : e->place_us,
+                              .low = e->round};
 }
 
 /* --- programs --- */

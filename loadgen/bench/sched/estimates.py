@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 
-from serving import Load, Server, Shape, model_files
+from serving import Load, Server, Shape, buckets, model_files, quantile
 
 SHAPE = Shape(hidden=384, layers=4, heads=6, kv_heads=2, ffn=1024, context=4608)
 N_RUNNING = 16
@@ -22,23 +21,6 @@ CLOSED_CONCURRENCY = 4 * N_RUNNING
 WORK = ["--input-len", "lognormal:200:1", "--output-len", "lognormal:64:1.5",
         "--max-output-len", 2000, "--max-input-len", 2000]
 SERVER = ["--max-num-seqs", N_RUNNING, "--kv-device-bytes", "2G"]
-
-
-def buckets(server: Server, name: str) -> list[tuple[float, float]]:
-    found = re.findall(re.escape(name) + r'_bucket\{.*le="([^"]+)"\} (\S+)', server.get("/metrics"))
-    return [(float(le), float(n)) for le, n in found]
-
-
-def quantile(before: list[tuple[float, float]], after: list[tuple[float, float]],
-             q: float) -> float:
-    """Of what was counted between the two, interpolated in its bucket."""
-    counts = [(le, n - old) for (le, n), (_, old) in zip(after, before)]
-    want, low, n_low = q * counts[-1][1], 0.0, 0.0
-    for le, n in counts:
-        if n >= want:
-            return low if le == float("inf") else low + (le - low) * (want - n_low) / (n - n_low)
-        low, n_low = le, n
-    return low
 
 
 def capacity(server: Server, n: int, seed: int) -> float:

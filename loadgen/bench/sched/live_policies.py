@@ -23,7 +23,7 @@ from typing import Callable, Iterator
 from figures import mean
 from live import (CLOSED_CONCURRENCY, LMSYS, LMSYS_SCALE, N_RUNNING, SHAREGPT, SHAREGPT_SCALE,
                   at_once, check_same, say, shares)
-from serving import Load, Server, Shape, model_files
+from serving import Load, Server, Shape, buckets, model_files, quantile
 from simulated import simulate_all
 
 LOAD = 0.9
@@ -46,6 +46,10 @@ CAPACITY_SHARE = 0.5
 FIGURES = tuple(f"{of}_{name}_ms" for name in ("normalized_latency", "e2el", "ttft")
                 for of in ("mean", "p95", "p99"))
 PROGRAM = "mean_program_ms"
+# |predicted - actual| / actual of each request: the server's histograms, the quantiles taken.
+ERRORS = {"ttft": "tarn:estimate_ttft_error", "e2e": "tarn:estimate_e2e_error"}
+ERROR_QUANTILES = (0.5, 0.9)
+ERROR_MOST = 0.15  # median of the first token
 
 
 def workload(mix: str, data: Path) -> list[object]:
@@ -82,7 +86,7 @@ def closed_loop(mix: str, data: Path) -> list[object]:
 
 def settings(data: Path, seconds: float, seed: int) -> dict:
     return {"model": SHAPE.describe(), "load": LOAD, "seconds": seconds, "seed": seed,
-            "max_num_seqs": N_RUNNING, "policies": POLICIES,
+            "max_num_seqs": N_RUNNING, "policies": POLICIES, "errors": ERRORS,
             "workloads": {m: [Path(str(x)).name if "/" in str(x) else str(x)
                               for x in workload(m, data)] for m in MIXES}}
 
@@ -124,10 +128,13 @@ def row_of(result: dict, requests: int) -> dict:
 def run_policy(model: Path, policy: str, options: list[object], core: int) -> tuple[dict, list]:
     with start(model, policy, core) as server:
         before = server.cpu_s()
+        counted = {key: buckets(server, name) for key, name in ERRORS.items()}
         load = Load(server.url, *options)
         cpu = shares(server, load, before)
+        errors = {f"{key}_error_p{q * 100:.0f}": quantile(counted[key], buckets(server, name), q)
+                  for key, name in ERRORS.items() for q in ERROR_QUANTILES}
         n_changes = server.metric("tarn:sched_policy_changes_total")
-    row = {**row_of(load.result, len(load.requests)), "cpu": cpu, "policy_changes": n_changes,
+    row = {**row_of(load.result, len(load.requests)), **errors, "cpu": cpu, "policy_changes": n_changes,
            "send_lag_p99_ms": load.result["p99_send_lag_ms"]}
     return row, [(q["prompt_tokens"], q["output_tokens"], q["intended_ns"] - q["start_ns"])
                  for q in load.requests]
@@ -216,6 +223,24 @@ def run(data: Path, rounds: int, seconds: float, seed: int, old: dict,
 
 # --- what it says ---
 
+def complete(out: dict) -> dict[str, list[dict]]:
+    """The complete rounds of each mix that has some."""
+    rounds = {mix: [r for r in of["rounds"] if "simulated" in r]
+              for mix, of in out["mixes"].items()}
+    return {mix: of for mix, of in rounds.items() if of}
+
+
+def targets(out: dict) -> list[dict]:
+    """The median error of the predicted first token, of the worst policy and mix."""
+    errors = [(figure(rounds, "runs", p, "ttft_error_p50"), f"{p}, {mix}")
+              for mix, rounds in complete(out).items() for p in POLICIES]
+    if not errors:
+        return []
+    worst, where = max(errors)
+    return [{"name": f"live-policies: median error of first tokens, worst {where}",
+             "figure": worst, "target": ERROR_MOST, "met": worst <= ERROR_MOST}]
+
+
 def figure(rounds: list[dict], source: str, policy: str, field: str) -> float:
     return mean([r[source][policy][field] for r in rounds])
 
@@ -228,15 +253,14 @@ def table(out: dict) -> str:
     """Means over the complete rounds, live and simulated side by side, in Markdown."""
     columns = (("mean normalized, ms/token", "mean_normalized_latency_ms", 1),
                ("P99", "p99_normalized_latency_ms", 1), ("mean end-to-end, s", "mean_e2el_ms", 1e3),
-               ("mean first token, s", "mean_ttft_ms", 1e3))
+               ("mean first token, s", "mean_ttft_ms", 1e3),
+               ("median error of its prediction, %", "ttft_error_p50", 0.01))
     lines = [f"| {' / '.join(POLICIES)} | | " + " | ".join(c[0] for c in columns) + " |",
              "|---|---|" + "---|" * len(columns)]
-    for mix, of in out["mixes"].items():
-        rounds = [r for r in of["rounds"] if "simulated" in r]
-        if not rounds:
-            continue
+    for mix, rounds in complete(out).items():
         n = sum(r["runs"]["fcfs"]["completed"] for r in rounds)
         for source, words in (("runs", f"live, {n} requests"), ("simulated", "simulated")):
             lines.append(f"| {mix} | {words} | " + " | ".join(
-                cell(rounds, source, field, scale) for _, field, scale in columns) + " |")
+                cell(rounds, source, field, scale) for _, field, scale in columns
+                if field in rounds[0][source]["fcfs"]) + " |")
     return "\n".join(lines)

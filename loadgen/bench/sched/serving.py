@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -111,6 +112,24 @@ class Server(common.Server):
                     with contextlib.suppress(ProcessLookupError):
                         os.sched_setaffinity(int(tid), here)
             time.sleep(max(0.0, (turn + 1) * TURN_S - time.monotonic()))
+
+
+def buckets(server: Server, name: str) -> list[tuple[float, float]]:
+    """A histogram: upper bounds, and how many values are at most so large."""
+    found = re.findall(re.escape(name) + r'_bucket\{.*le="([^"]+)"\} (\S+)', server.get("/metrics"))
+    return [(float(le), float(n)) for le, n in found]
+
+
+def quantile(before: list[tuple[float, float]], after: list[tuple[float, float]],
+             q: float) -> float:
+    """Of what was counted between the two, interpolated in its bucket."""
+    counts = [(le, n - old) for (le, n), (_, old) in zip(after, before)]
+    want, low, n_low = q * counts[-1][1], 0.0, 0.0
+    for le, n in counts:
+        if n >= want:
+            return low if le == float("inf") else low + (le - low) * (want - n_low) / (n - n_low)
+        low, n_low = le, n
+    return low
 
 
 # --- the load ---

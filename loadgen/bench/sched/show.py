@@ -185,7 +185,9 @@ def other_targets(out: dict) -> list[tuple]:
 def targets_of(out: dict) -> list[dict]:
     rows = [dict(zip(("name", "figure", "target", "met"), row))
             for row in live_targets(out) + other_targets(out)]
-    return rows + (policies.targets(out["policies"]) if "policies" in out else [])
+    for part, module in (("live-policies", live_policies), ("policies", policies)):
+        rows += module.targets(out[part]) if part in out else []
+    return rows
 
 
 # --- main ---

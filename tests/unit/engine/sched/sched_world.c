@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "tests/unit/engine/sched/costs.h"
 #include "tests/unit/test.h"
 
 void world_init(struct world *w, const char *policy, uint32_t n_slots)
@@ -23,29 +24,11 @@ void world_init(struct world *w, const char *policy, uint32_t n_slots)
                         .seed = 1};
 }
 
-/* A cost model of lines through the origin, so that tests can compute expected values by head. */
-static void make_cost(struct world *w)
-{
-    static const uint32_t cached[2] = {0, 1000}, axis[2] = {1, 1000};
-    double t = w->token_s, d = w->decode_s, g = d * w->decode_growth;
-    double seconds[4] = {t, 1000 * t, t, 1000 * t}, decode[4] = {d, g, d, g};
-    struct cost_points points = {.cached = cached,
-                                 .new_tokens = axis,
-                                 .batch = axis,
-                                 .n_cached = 2,
-                                 .n_new = 2,
-                                 .n_batch = 2,
-                                 .seconds = seconds,
-                                 .decode = decode};
-
-    assert_ok(cost_model_init(&w->cost, &points, NULL));
-}
-
 void world_open(struct world *w)
 {
     uint32_t n = w->config.n_slots;
 
-    make_cost(w);
+    w->cost = cost_of_lines(0, w->token_s, w->decode_s, w->decode_s * w->decode_growth);
     w->config.cost = &w->cost;
     w->n_free = w->n_blocks;
     w->jobs = calloc(n, sizeof *w->jobs);

@@ -9,7 +9,7 @@
 
 #include "base/rng.h"
 #include "engine/sched/contest.h"
-#include "engine/sched/cost_model.h"
+#include "tests/unit/engine/sched/costs.h"
 
 #define N_RUNNING 4
 #define DECODE_S 0.010
@@ -45,22 +45,7 @@ static struct contest_request next_request(struct traffic *t)
 
 static struct cost_model cost_of(double decode_s)
 {
-    static const uint32_t axis[2] = {1, 1000}, cached[2] = {0, 1000};
-    const double t = TOKEN_S, d = decode_s;
-    const double seconds[4] = {t, 1000 * t, t, 1000 * t}, decode[4] = {d, d, d, d};
-    struct cost_model m;
-
-    assert_ok(cost_model_init(&m,
-                              &(struct cost_points){.cached = cached,
-                                                    .new_tokens = axis,
-                                                    .batch = axis,
-                                                    .n_cached = 2,
-                                                    .n_new = 2,
-                                                    .n_batch = 2,
-                                                    .seconds = seconds,
-                                                    .decode = decode},
-                              NULL));
-    return m;
+    return cost_of_lines(0, TOKEN_S, decode_s, decode_s);
 }
 
 static struct scheduler_config scheduler_of(const char *policy)

@@ -4,22 +4,9 @@
 #include <math.h>
 
 #include "engine/sched/drafting.h"
+#include "tests/unit/engine/sched/costs.h"
 
 #define N_MAX DRAFT_TOKENS_MAX
-
-/* A step of one row takes 10 ms, and so does one of 8; then 1 ms a row. Each further decode takes
- * 0.5 ms. */
-static struct cost_model model(void)
-{
-    static const uint32_t cached[] = {0, 1000}, fresh[] = {1, 8, 108}, batch[] = {1, 101};
-    static const double seconds[] = {.010, .010, .110, .010, .010, .110};
-    static const double decode[] = {.010, .060, .010, .060};
-    const struct cost_points points = {cached, fresh, batch, 2, 3, 2, seconds, decode};
-    struct cost_model m;
-
-    assert_ok(cost_model_init(&m, &points, NULL));
-    return m;
-}
 
 static uint32_t length(const struct cost_model *m, uint32_t n_decodes, uint32_t n_rows,
                        double chance)
@@ -35,7 +22,7 @@ static uint32_t length(const struct cost_model *m, uint32_t n_decodes, uint32_t 
 
 static void rows_that_cost_nothing_are_taken_at_a_small_chance(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
 
     (void)state;
     assert_in_range(length(&m, 1, 1, 0.1), 1, 7);
@@ -44,7 +31,7 @@ static void rows_that_cost_nothing_are_taken_at_a_small_chance(void **state)
 
 static void a_better_chance_makes_a_longer_draft(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     uint32_t before = 0;
 
     (void)state;
@@ -58,7 +45,7 @@ static void a_better_chance_makes_a_longer_draft(void **state)
 
 static void a_full_batch_and_a_chunk_make_drafts_shorter(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
 
     (void)state;
     assert_true(length(&m, 64, 64, 0.6) < length(&m, 1, 1, 0.6));
@@ -69,7 +56,7 @@ static void a_full_batch_and_a_chunk_make_drafts_shorter(void **state)
 
 static void drafts_of_a_step_make_further_ones_dearer(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     double chances[N_MAX];
     struct draft_step step;
 
@@ -96,7 +83,7 @@ static uint32_t length_learned(const struct cost_model *m, struct draft_rows *ro
 
 static void the_time_of_rows_is_learned_and_tried_again(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_rows rows = {0};
 
     (void)state;
@@ -116,7 +103,7 @@ static void the_time_of_rows_is_learned_and_tried_again(void **state)
 
 static void a_step_with_guesses_can_show_that_decodes_are_faster(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_rows rows = {0};
     double chances[] = {0.9, 0.9};
     struct draft_step step;

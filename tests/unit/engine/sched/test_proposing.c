@@ -2,23 +2,10 @@
 #include "tests/unit/test.h"
 
 #include "engine/sched/proposing.h"
+#include "tests/unit/engine/sched/costs.h"
 
 #define N_SEQS 16
 #define N_MAX 24u
-
-/* A step of one row takes 10 ms, and so does one of 8; then 1 ms a row. Each further decode takes
- * 0.5 ms. */
-static struct cost_model model(void)
-{
-    static const uint32_t cached[] = {0, 1000}, fresh[] = {1, 8, 108}, batch[] = {1, 101};
-    static const double seconds[] = {.010, .010, .110, .010, .010, .110};
-    static const double decode[] = {.010, .060, .010, .060};
-    const struct cost_points points = {cached, fresh, batch, 2, 3, 2, seconds, decode};
-    struct cost_model m;
-
-    assert_ok(cost_model_init(&m, &points, NULL));
-    return m;
-}
 
 static struct draft_step step_of(const struct cost_model *m, uint32_t n_decodes)
 {
@@ -32,7 +19,7 @@ static struct draft_step step_of(const struct cost_model *m, uint32_t n_decodes)
 static uint32_t n_begun(double chance, double pass_s, uint32_t n)
 {
     struct proposal v[N_SEQS];
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_step step = step_of(&m, n);
     struct proposing p;
 
@@ -63,7 +50,7 @@ static void a_full_batch_does_not_guess(void **state)
 static void only_the_sequences_with_good_chances_are_guessed_for(void **state)
 {
     struct proposal v[8];
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_step step = step_of(&m, 8);
     struct proposing p;
 
@@ -78,7 +65,7 @@ static void only_the_sequences_with_good_chances_are_guessed_for(void **state)
 
 static void passes_go_on_while_they_are_expected_to_pay(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_step step = step_of(&m, 1);
     struct proposing p;
 
@@ -92,7 +79,7 @@ static void passes_go_on_while_they_are_expected_to_pay(void **state)
 
 static void the_time_of_passes_is_estimated_and_then_learned(void **state)
 {
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct proposing p;
 
     (void)state;
@@ -113,7 +100,7 @@ static void the_time_of_passes_is_estimated_and_then_learned(void **state)
 static bool catches_up(uint32_t n_unseen, uint32_t n_out, uint32_t n_left, double chance)
 {
     struct proposal v = {.chance = chance, .n_unseen = n_unseen, .n_max = N_MAX};
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_step step = step_of(&m, 1);
     struct proposing p;
 
@@ -137,7 +124,7 @@ static void a_text_is_read_if_the_rest_of_the_answer_pays_for_it(void **state)
 static void trials_take_their_share_of_the_time_and_no_more(void **state)
 {
     struct proposal v = {.chance = 0, .n_unseen = 1, .n_max = N_MAX};
-    struct cost_model m = model();
+    struct cost_model m = cost_of_rows();
     struct draft_step step = step_of(&m, 1);
     struct proposing p;
     uint32_t n = 0, n_steps = 100000;

@@ -2,8 +2,8 @@
  * step is cheap. */
 #include "tests/unit/test.h"
 
-#include "engine/sched/cost_model.h"
 #include "engine/sched/scheduler.h"
+#include "tests/unit/engine/sched/costs.h"
 
 #define N_SLOTS 80
 #define TOKENS_MAX 500
@@ -21,24 +21,8 @@ static uint32_t match(void *arg, uint32_t slot)
     return ((struct lot *)arg)->n_computed[slot];
 }
 
-static uint32_t need(void *arg, uint32_t slot, uint32_t n_tokens)
-{
-    (void)arg, (void)slot, (void)n_tokens;
-    return 1;
-}
-
-static uint32_t reclaimable(void *arg, uint32_t slot)
-{
-    (void)arg, (void)slot;
-    return 1;
-}
-
 static void open_lot(struct lot *w, double fixed_s, double starvation_s)
 {
-    static const uint32_t cached[2] = {0, 1000}, axis[2] = {1, 1000};
-    const double one = fixed_s + TOKEN_S, all = fixed_s + 1000 * TOKEN_S;
-    const double seconds[4] = {one, all, one, all};
-    const double decode[4] = {fixed_s, fixed_s, fixed_s, fixed_s};
     struct scheduler_config config = {.policy = "fcfs",
                                       .n_slots = N_SLOTS,
                                       .n_running_max = 70,
@@ -46,17 +30,7 @@ static void open_lot(struct lot *w, double fixed_s, double starvation_s)
                                       .starvation_s = starvation_s,
                                       .cost = &w->cost};
 
-    *w = (struct lot){.now_ns = 1};
-    assert_ok(cost_model_init(&w->cost,
-                              &(struct cost_points){.cached = cached,
-                                                    .new_tokens = axis,
-                                                    .batch = axis,
-                                                    .n_cached = 2,
-                                                    .n_new = 2,
-                                                    .n_batch = 2,
-                                                    .seconds = seconds,
-                                                    .decode = decode},
-                              NULL));
+    *w = (struct lot){.now_ns = 1, .cost = cost_of_lines(fixed_s, TOKEN_S, fixed_s, fixed_s)};
     assert_ok(scheduler_create(&w->s, &config, NULL));
 }
 
@@ -76,8 +50,11 @@ static void submit(struct lot *w, uint32_t slot, uint32_t n_prompt)
 /* Tokens of the slot in the next step. */
 static uint32_t step(struct lot *w, uint32_t slot)
 {
-    const struct sched_view view = {
-        .arg = w, .n_available = 1 << 20, .match = match, .need = need, .reclaimable = reclaimable};
+    const struct sched_view view = {.arg = w,
+                                    .n_available = AMPLE_BLOCKS,
+                                    .match = match,
+                                    .need = one_block_needed,
+                                    .reclaimable = one_block_reclaimable};
     uint32_t n_of_slot = 0;
     struct plan plan;
 

@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "engine/sched/cost_model.h"
 #include "engine/sched/scheduler.h"
+#include "tests/unit/engine/sched/costs.h"
 
 #define B 32u
 #define N_JOBS 12
@@ -57,25 +57,8 @@ static uint32_t shared(void *arg, uint32_t slot, uint32_t other)
     return w->jobs[slot].group == w->jobs[other].group ? N_COMMON : 0;
 }
 
-static uint32_t need(void *arg, uint32_t slot, uint32_t n_tokens)
-{
-    (void)arg;
-    (void)slot;
-    return (n_tokens + B - 1) / B;
-}
-
-static uint32_t reclaimable(void *arg, uint32_t slot)
-{
-    (void)arg;
-    (void)slot;
-    return 1;
-}
-
 static void open_lot(struct lot *w, const char *policy, uint32_t n_tokens_max, double starvation_s)
 {
-    static const uint32_t cached[2] = {0, 1000}, axis[2] = {1, 1000};
-    const double t = TOKEN_S, d = DECODE_S;
-    const double seconds[4] = {t, 1000 * t, t, 1000 * t}, decode[4] = {d, d, d, d};
     struct scheduler_config config = {.policy = policy,
                                       .n_slots = N_JOBS,
                                       .n_running_max = 4,
@@ -83,17 +66,8 @@ static void open_lot(struct lot *w, const char *policy, uint32_t n_tokens_max, d
                                       .starvation_s = starvation_s,
                                       .cost = &w->cost};
 
-    *w = (struct lot){.knows_shared = true, .now_ns = 1};
-    assert_ok(cost_model_init(&w->cost,
-                              &(struct cost_points){.cached = cached,
-                                                    .new_tokens = axis,
-                                                    .batch = axis,
-                                                    .n_cached = 2,
-                                                    .n_new = 2,
-                                                    .n_batch = 2,
-                                                    .seconds = seconds,
-                                                    .decode = decode},
-                              NULL));
+    *w = (struct lot){
+        .cost = cost_of_lines(0, TOKEN_S, DECODE_S, DECODE_S), .knows_shared = true, .now_ns = 1};
     assert_ok(scheduler_create(&w->s, &config, NULL));
 }
 
@@ -160,11 +134,11 @@ static void run_item(struct lot *w, const struct plan_item *item, uint64_t step_
 static void step(struct lot *w)
 {
     struct sched_view view = {.arg = w,
-                              .n_available = 1 << 20,
+                              .n_available = AMPLE_BLOCKS,
                               .match = match,
                               .shared = w->knows_shared ? shared : NULL,
-                              .need = need,
-                              .reclaimable = reclaimable};
+                              .need = one_block_needed,
+                              .reclaimable = one_block_reclaimable};
     struct plan plan;
 
     scheduler_plan(w->s, w->now_ns, &view, &plan);
