@@ -230,6 +230,7 @@ void cache_seq_sleep(struct cache_seq *s)
     end_queries(s);
     set_loading(s, cache_reads_slow(s->cache));
     s->is_reading = s->has_looked = s->has_chosen = false;
+    s->n_offered = s->n_spread = 0;
 }
 
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,

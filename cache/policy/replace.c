@@ -449,7 +449,7 @@ bool replace_demote(struct replace *r, uint32_t id)
     e->is_dead = true;
     for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
         if (r->policy == REPLACE_CONTEST)
-            contest_forget(r, tier, id);
+            contest_demoted(r, tier, id);
         heap_moved(r, tier, id);
     }
     e->is_counted = false;

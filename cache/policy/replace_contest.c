@@ -237,6 +237,15 @@ void contest_forget(struct replace *r, uint32_t tier, uint32_t id)
         sky_remove(&r->tiers[tier].sky[order], p->key[order], r->entries[id].bytes);
 }
 
+void contest_demoted(struct replace *r, uint32_t tier, uint32_t id)
+{
+    struct tier *t = &r->tiers[tier];
+
+    contest_forget(r, tier, id);
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
+        settle(&t->sky[order], t->capacity);
+}
+
 /* Recount the bytes of known entries whose keys lie in the ring; *above: from bin `full` on. */
 static uint64_t count_known(const struct replace *r, uint32_t tier, uint32_t order, uint64_t *above)
 {

@@ -144,8 +144,10 @@ void contest_repriced(struct replace *r, uint32_t tier, uint32_t id, double was)
 void contest_entered(struct replace *r, uint32_t tier, uint32_t id);
 /* Add the entry's bytes to the histograms at its priorities, if it is counted. */
 void contest_know(struct replace *r, uint32_t tier, uint32_t id);
-/* Remove them. */
+/* Remove them; contest_know() of this or another entry is to follow before the next use. */
 void contest_forget(struct replace *r, uint32_t tier, uint32_t id);
+/* Remove them for good. */
+void contest_demoted(struct replace *r, uint32_t tier, uint32_t id);
 void contest_check(const struct replace *r, uint32_t tier);
 
 #endif

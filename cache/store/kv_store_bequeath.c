@@ -115,7 +115,7 @@ void return_bequest(struct bequest *b)
 void drop_bequests(struct store *st)
 {
     for (uint32_t i = 0; i < N_BEQUESTS; i++)
-        st->remote->bequests[i].is_over = true;
+        st->remote->bequests[i].is_over = st->remote->bequests[i].is_used;
 }
 
 void poll_bequests(struct store *st)
