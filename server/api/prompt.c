@@ -15,6 +15,7 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->documents = NULL;
     p->n_documents = 0;
     p->documents_in_template = p->documents_have_moved = p->wants_citations = false;
+    p->is_adapted = false;
     p->documents_note[0] = '\0';
     p->n_breaks = 0;
     p->reasoning = REASONING_MAY_BEGIN;

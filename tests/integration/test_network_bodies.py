@@ -81,6 +81,7 @@ def a_server_without_memory_says_so() -> None:
     body = b'{"messages":[{"role":"user","content":"' + b"a " * 3_000_000 + b'"}]}'
     with Net("--max-body-bytes", "32M") as server:
         pid = server.process.pid
+        server.post(CHAT, chat())  # threads that start with the first request are mapped now
         status = Path(f"/proc/{pid}/status").read_text()
         mapped = int(re.search(r"VmSize:\s+(\d+)", status)[1]) << 10
         codes = []
