@@ -49,8 +49,10 @@ void adapters_destroy(struct adapters *as)
         adapter_unref(as->list[i]);
     adapters_free_unused(as);
     /* The device ends before a request that some thread still reads. */
-    for (struct adapter *a = as->placed; a; a = a->next)
+    for (struct adapter *a = as->placed, *next; a; a = next) {
+        next = a->next; /* that thread frees the adapter, once it is on no device */
         adapter_displace(a);
+    }
     pthread_mutex_destroy(&as->load_lock);
     pthread_mutex_destroy(&as->lock);
     free(as->list);

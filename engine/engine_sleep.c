@@ -1,13 +1,13 @@
-/* engine_sleep.c - parts of the engine rest: no step runs, and the memory of weights and KV is given
- * back.
+/* engine_sleep.c - parts of the engine rest: no step runs, and the memory of weights and KV is
+ * given back.
  *
  * Other threads say which parts are to rest (e->sleep_wanted); the engine thread brings that about
  * between two steps (e->asleep). Sequences that are kept wait meanwhile as after a preemption, so
  * that waking needs no care for them: what they computed is computed again, with the same bits.
  *
- * Weights are loaded again as at the start: from their packed file, or from the model. Their content
- * must be the same, because KV on disk and in the pool, and the rest of kept answers, belong to
- * it. */
+ * Weights are loaded again as at the start: from their packed file, or from the model. Their
+ * content must be the same, because KV on disk and in the pool, and the rest of kept answers,
+ * belong to it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -75,6 +75,10 @@ void engine_wake(struct engine *e, unsigned parts)
     pthread_mutex_lock(&e->stats_lock);
     e->wake_error = OK;
     atomic_fetch_and(&e->sleep_wanted, ~parts);
+    if (parts & ENGINE_KV && !(atomic_load(&e->asleep) & ENGINE_KV)) { /* before it slept */
+        atomic_store(&e->forget_wanted, false);
+        atomic_store(&e->sleeps_deep, false);
+    }
     tell_watchers(e);
     pthread_mutex_unlock(&e->stats_lock);
     ring_poke(&e->submitted);
@@ -122,11 +126,12 @@ static void watch_idle(struct engine *e, uint64_t now)
 }
 
 /* Whether a usual request from before the call that wants the sleep is still to end. Where nothing
- * runs, nothing is waited for. */
+ * runs, nothing is waited for: parts sleep, or the KV pool is on its way to, and may be freed. */
 static bool is_awaited(const struct engine *e)
 {
     uint64_t before = atomic_load(&e->sleep_before_ns);
-    uint32_t n = before && !atomic_load(&e->asleep) ? e->n_slots - e->n_free_slots : 0;
+    bool runs = !atomic_load(&e->asleep) && !e->is_resting;
+    uint32_t n = before && runs ? e->n_slots - e->n_free_slots : 0;
 
     for (uint32_t i = 0; i < n; i++) {
         const struct request *r = e->lineup.seqs[e->live_slots[i]].req;
@@ -256,7 +261,7 @@ bool engine_advance_sleep(struct engine *e, uint64_t now)
     if (atomic_load(&e->draining)) /* those inside finish */
         wanted &= atomic_load(&e->n_inside[SCHED_USUAL]) > 0 ? 0 : ~(unsigned)ENGINE_STEPS;
     unsigned to_sleep = wanted & ~asleep, to_wake = asleep & ~wanted;
-    if (wanted & asleep & ENGINE_KV && atomic_exchange(&e->forget_wanted, false))
+    if (asleep & ENGINE_KV && atomic_exchange(&e->forget_wanted, false))
         cache_reset(e->cache); /* a deeper sleep than before */
     if (e->is_resting && !((wanted | asleep) & ENGINE_KV))
         to_wake |= ENGINE_KV; /* before it was asleep */

@@ -137,8 +137,8 @@ static enum status read_pattern(const struct json *j, const char *name, double m
     return OK;
 }
 
-/* target_modules may be a list, a regular expression or "all-linear": the tensors tell which modules
- * were trained. Here only the type is checked. */
+/* target_modules may be a list, a regular expression or "all-linear": the tensors tell which
+ * modules were trained. Here only the type is checked. */
 static enum status check_targets(const struct json *j, struct buf *why)
 {
     const struct json *v = js_get_set(j, "target_modules");

@@ -2,8 +2,8 @@
  *
  * Owns    nothing.
  * Thread  HTTP threads; a handler calls http_reply() or http_defer() and never blocks. Handlers of
- *         adapters, /cache, /v1/sessions, /v1/estimate, /v1/documents and /v1/preambles wait for the engine
- *         or the disk, so they run on work threads.
+ *         adapters, /cache, /v1/sessions, /v1/estimate, /v1/documents and /v1/preambles wait for
+ *         the engine or the disk, so they run on work threads.
  * Errors  sent to the client as JSON.
  * Units   none. */
 #ifndef TARN_SERVER_API_API_H

@@ -53,8 +53,8 @@ NODISCARD enum status publisher_create(struct publisher **out, const struct publ
 /* The queue for the cache. */
 struct cache_events *publisher_queue(const struct publisher *p);
 /* Blocks with this salt (cache_event.salt) are published with these words as their extra key, as
- * routers expect it, and with the adapter's name; both may be NULL. About 1000 salts are remembered; for others the extra key is the number in
- * hex. p may be NULL. Any thread. */
+ * routers expect it, and with the adapter's name; both may be NULL. About 1000 salts are
+ * remembered; for others the extra key is the number in hex. p may be NULL. Any thread. */
 void publisher_note_salt(struct publisher *p, uint64_t salt, const char *words, size_t len,
                          const char *adapter);
 NODISCARD enum status publisher_start(struct publisher *p, const char *topic, struct buf *why);
