@@ -261,6 +261,6 @@ def table(out: dict) -> str:
         n = sum(r["runs"]["fcfs"]["completed"] for r in rounds)
         for source, words in (("runs", f"live, {n} requests"), ("simulated", "simulated")):
             lines.append(f"| {mix} | {words} | " + " | ".join(
-                cell(rounds, source, field, scale) for _, field, scale in columns
-                if field in rounds[0][source]["fcfs"]) + " |")
+                cell(rounds, source, field, scale) if field in rounds[0][source]["fcfs"] else "-"
+                for _, field, scale in columns) + " |")
     return "\n".join(lines)
