@@ -333,8 +333,8 @@ NODISCARD enum status cache_seq_query(struct cache_seq *s, uint32_t layer, const
                                       size_t q_stride, uint32_t n_rows);
 /* Wait for the answer, query_ms from cache_seq_query() on at the latest. tiles [n_remote] is filled
  * in, for each segment [n_rows, H, head_dim + 2], valid until the next cache_seq_query() or the end
- * of the sequence. After an error of either call the sequence has lost its remote part: what it grew in
- * this step is to be given back, then cache_seq_drop(); it sends no queries again. */
+ * of the sequence. After an error of either call the sequence has lost its remote part: what it
+ * grew in this step is to be given back, then cache_seq_drop(); it sends no queries again. */
 NODISCARD enum status cache_seq_answer(struct cache_seq *s, const float **tiles);
 
 /* --- watching --- */

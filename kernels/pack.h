@@ -95,8 +95,8 @@ void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_
  * (alignment of its element). Each group of each row is quantized on its own, symmetrically,
  * against its scale as rounded to bf16 (2^-126 at least). i8: the scale of max|x| / 124 .. 127 that
  * represents the largest element best. i4: the scale of least squared error among a few near max|x|
- * / 8 with its sign. f8: the scale max|x| / 448 in f32, as kv_scale_of() has it. A group with NaN or
- * inf gets the scale NaN. Padding must be zero before. */
+ * / 8 with its sign. f8: the scale max|x| / 448 in f32, as kv_scale_of() has it. A group with NaN
+ * or inf gets the scale NaN. Padding must be zero before. */
 void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
                         uint32_t n_rows);
 
@@ -109,8 +109,8 @@ void pack_coded_rows(const struct weight *w, uint32_t n0, const uint8_t *codes, 
 
 /* One element as float, dequantized; for reference kernels and tests. */
 float pack_at(const struct weight *w, uint32_t n, uint32_t k);
-/* The scale of a quantized element; its offset (0 but for a8 and a4); and its integer: signed for i8
- * and i4, the code for a8, a4 and f8. */
+/* The scale of a quantized element; its offset (0 but for a8 and a4); and its integer: signed for
+ * i8 and i4, the code for a8, a4 and f8. */
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k);
 float pack_offset_at(const struct weight *w, uint32_t n, uint32_t k);
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k);

@@ -233,8 +233,8 @@ struct attn_seq {
                         gap, or only a part of it for partial attention */
 };
 
-/* Most members of a group of attn_work. A GPU computes 16 queries of a KV head at a time, so a group
- * of more than 16 / (H / G) members reads its segment several times. */
+/* Most members of a group of attn_work. A GPU computes 16 queries of a KV head at a time, so a
+ * group of more than 16 / (H / G) members reads its segment several times. */
 #define ATTN_WORK_MAX 16
 
 /* One segment of a sequence of one row, in the order in which a GPU reads them. Segments of several

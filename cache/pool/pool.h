@@ -239,8 +239,8 @@ struct pool_offer {
 };
 /* From now on this instance is leaving: others look up nothing here that they find elsewhere. */
 void pool_leave(struct pool *p);
-/* Offer a path; a peer with room, or `to`, pulls it. False: too many offers are under way, try again later.
- * A path that others hold, too, is not offered: that counts as done. */
+/* Offer a path; a peer with room, or `to`, pulls it. False: too many offers are under way, try
+ * again later. A path that others hold, too, is not offered: that counts as done. */
 bool pool_offer(struct pool *p, const struct pool_offer *offer);
 /* Offers that no peer has finished or refused yet. */
 uint32_t pool_n_offers(const struct pool *p);

@@ -221,7 +221,7 @@ std::unique_ptr<faiss::Index> converted(std::unique_ptr<faiss::Index> from)
             delete hnsw->storage;
         hnsw->storage = storage.release();
         hnsw->own_fields = true;
-        hnsw->hnsw.efSearch = HNSW_EF_SEARCH; // Faiss 1.7.3 ignores the one of a search's parameters
+        hnsw->hnsw.efSearch = HNSW_EF_SEARCH; // not in parameters: Faiss 1.7.3 ignores them
         return from;
     }
     if (typeid(*from) == typeid(faiss::IndexIVFFlat)) {

@@ -1,9 +1,9 @@
 /* segment_work.h - the order in which a GPU reads the segments of a decode step: one that several
  * sequences have, such as a document or a system prompt, is read once for a group of them.
  *
- * Segments are the same if their positions, their tokens and all their blocks are, which a prefix in
- * the cache gives them. The sum of a row over one segment does not depend on the group, so groups
- * change no bit (promise P1).
+ * Segments are the same if their positions, their tokens and all their blocks are, which a prefix
+ * in the cache gives them. The sum of a row over one segment does not depend on the group, so
+ * groups change no bit (promise P1).
  *
  * Owns    its arrays, sized once.
  * Thread  engine thread only.

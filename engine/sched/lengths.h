@@ -2,9 +2,10 @@
  *
  * Each class of requests has a histogram of answer lengths. Classes form a tree: all requests, then
  * the band of max_tokens (if the client set it), then the tenant, then the kind of call with the
- * band of prompt lengths, then a quarter of an octave of prompt lengths. Old answers fade: LENGTHS_HALF_LIFE answers later, an answer counts half.
- * A class leans on its parent with a weight of LENGTHS_LEAN answers, so a young class answers as
- * its parent does, and the root leans on a fixed distribution (log-uniform).
+ * band of prompt lengths, then a quarter of an octave of prompt lengths. Old answers fade:
+ * LENGTHS_HALF_LIFE answers later, an answer counts half. A class leans on its parent with a weight
+ * of LENGTHS_LEAN answers, so a young class answers as its parent does, and the root leans on a
+ * fixed distribution (log-uniform).
  *
  * Rank. For an answer of length S of which `a` tokens exist, behind a prefill that takes as long as
  * p tokens, the Gittins index (Gittins, 1979; for queues: Aalto, Ayesta, Righter, "On the Gittins

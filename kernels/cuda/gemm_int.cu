@@ -1,7 +1,7 @@
 /* gemm_int.cu - products with quantized weights: gemm_tile.cuh for each type and group.
  *
- * Activations are bf16 (weight-only quantization). Integers of up to 8 bits and F8 numbers are exact
- * in bf16, so its matrix instructions are used, and each group's sum is in fp32. */
+ * Activations are bf16 (weight-only quantization). Integers of up to 8 bits and F8 numbers are
+ * exact in bf16, so its matrix instructions are used, and each group's sum is in fp32. */
 #include "base/check.h"
 #include "kernels/cuda/gemm_launch.cuh"
 

@@ -11,8 +11,8 @@
  * both operands and both kernels use the same one, so no shuffle is needed. In shared memory the
  * rows of a step are contiguous, so those loads have no bank conflicts.
  *
- * Where the words of 16 bytes are of several steps (mixed_steps()), pack.h stores them so that a lane
- * still loads 16 bytes.
+ * Where the words of 16 bytes are of several steps (mixed_steps()), pack.h stores them so that a
+ * lane still loads 16 bytes.
  *
  * The permutation of k that makes a lane's fragment one wide load is Marlin's (Frantar et al.,
  * 2024), as is unpacking four bits by or-ing an exponent onto them.
@@ -59,8 +59,8 @@ static __host__ __device__ constexpr int step_words(void)
     return step_bytes<W>() / 16;
 }
 
-/* Steps whose words are neighbours in a lane's order (pack.h), 16 bytes together; 1: they lie in the
- * order of K. */
+/* Steps whose words are neighbours in a lane's order (pack.h), 16 bytes together; 1: they lie in
+ * the order of K. */
 template <enum dtype W, int GROUP>
 static __host__ __device__ constexpr int mixed_steps(void)
 {
@@ -180,7 +180,8 @@ static __device__ __forceinline__ void add_scaled(float sum[4], const float grou
     sum[3] = fmaf(lower, group[3], sum[3]);
 }
 
-/* --- scales of one row for one chunk of K; for affine types pairs with offsets, for F8 floats --- */
+/* --- scales of one row for one chunk of K; for affine types pairs with offsets, for F8 floats ---
+ * */
 
 /* Whether scales are loaded for one step, not for a chunk: four pairs would need more registers
  * than there are beside the sums. */

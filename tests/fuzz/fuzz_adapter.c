@@ -2,8 +2,8 @@
  * header of adapter_model.safetensors: its JSON up to a "}" that a new line follows. Behind it the
  * file has bytes of a pattern, as many as are left of 512.
  *
- * Checks beyond crashes: what is refused has a reason; the matrices of an adapter are finite, lie in
- * its memory, and can be added to a step. */
+ * Checks beyond crashes: what is refused has a reason; the matrices of an adapter are finite, lie
+ * in its memory, and can be added to a step. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>

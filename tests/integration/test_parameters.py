@@ -305,7 +305,8 @@ def main() -> int:
         model = make_model(folder)
         subprocess.run([sys.executable, str(TOOLS / "make_tiny_adapter.py"), str(model),
                         str(Path(folder) / "known")], check=True)
-        with tarn_server(model, "--lora-dir", folder, "--documents-path", str(Path(folder) / "documents"),
+        with tarn_server(model, "--lora-dir", folder,
+                         "--documents-path", str(Path(folder) / "documents"),
                          "--served-model-name", "model", "--chat-template", str(template),
                          "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3",
                          "--trust-request-chat-template", "--embedding-model", str(embedder),

@@ -351,8 +351,10 @@ def random_faults_change_no_token() -> None:
 
 SHORT = [queries_give_the_tokens_of_one_instance, a_local_prefix_comes_before_the_remote_part,
          a_peer_killed_in_mid_answer_changes_no_token]
-LONG = [an_instance_that_leaves_hands_its_own_kv_to_the_lender, a_long_prefix_is_queried_at_three_lenders,
-        a_lender_of_three_killed_in_mid_answer_changes_no_token, instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
+LONG = [an_instance_that_leaves_hands_its_own_kv_to_the_lender,
+        a_long_prefix_is_queried_at_three_lenders,
+        a_lender_of_three_killed_in_mid_answer_changes_no_token,
+        instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
         cancelled_requests_give_their_leases_back, a_peer_stopped_in_mid_answer_changes_no_token,
         a_lying_peer_changes_no_token, random_faults_change_no_token]
 

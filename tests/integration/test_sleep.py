@@ -194,7 +194,8 @@ def the_load_of_many_requests_sleeps_and_goes_on() -> None:
 
 
 def kv_on_disk_outlives_level_1_alone() -> None:
-    disk = ("--kv-disk-path", str(FOLDER / "kv"), "--kv-disk-bytes", "64M", "--kv-disk-min-uses", "1")
+    disk = ("--kv-disk-path", str(FOLDER / "kv"), "--kv-disk-bytes", "64M",
+            "--kv-disk-min-uses", "1")
     with serve(*disk) as s:
         before = post(s, TEXT, BODY)
         for level in (1, 2):
@@ -210,7 +211,8 @@ def documents_are_prefilled_after_the_sleep() -> None:
     with serve("--documents-path", str(FOLDER / "documents.db")) as s:
         for i in range(6):
             text = f"Tower {i} is high. " * 4
-            assert s.request("PUT", f"/v1/documents/d{i}", {"text": text, "prefill": "now"})[0] < 300
+            document = {"text": text, "prefill": "now"}
+            assert s.request("PUT", f"/v1/documents/d{i}", document)[0] < 300
         post(s, "/sleep?mode=keep")
         assert s.request("GET", "/v1/documents/d5")[0] == 200
         assert s.request("PUT", "/v1/documents/late", {"text": "Late. " * 8,

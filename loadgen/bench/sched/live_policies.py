@@ -134,7 +134,8 @@ def run_policy(model: Path, policy: str, options: list[object], core: int) -> tu
         errors = {f"{key}_error_p{q * 100:.0f}": quantile(counted[key], buckets(server, name), q)
                   for key, name in ERRORS.items() for q in ERROR_QUANTILES}
         n_changes = server.metric("tarn:sched_policy_changes_total")
-    row = {**row_of(load.result, len(load.requests)), **errors, "cpu": cpu, "policy_changes": n_changes,
+    row = {**row_of(load.result, len(load.requests)), **errors, "cpu": cpu,
+           "policy_changes": n_changes,
            "send_lag_p99_ms": load.result["p99_send_lag_ms"]}
     return row, [(q["prompt_tokens"], q["output_tokens"], q["intended_ns"] - q["start_ns"])
                  for q in load.requests]

@@ -27,7 +27,8 @@ struct problem {
     float *old; /* what out holds before */
 };
 
-/* Activations of a product with bf16 or F8 weights are bf16 numbers here: kernels may round them. */
+/* Activations of a product with bf16 or F8 weights are bf16 numbers here: kernels may round them.
+ * */
 static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, uint32_t n,
                          uint32_t k)
 {
@@ -91,8 +92,8 @@ static float *run_gemm(struct device *d, const struct problem *p, uint32_t row0,
     return out;
 }
 
-/* Products of whole numbers are integers and a fixed chain of fused multiply-adds, so they equal the
- * reference bit for bit; but not without an instruction for the latter. */
+/* Products of whole numbers are integers and a fixed chain of fused multiply-adds, so they equal
+ * the reference bit for bit; but not without an instruction for the latter. */
 static bool is_exact(struct device *d, enum dtype t)
 {
     return t >= DTYPE_FLOATS && t != DTYPE_F8 && strcmp(device_ops(d)->name, "cpu-portable") != 0;
