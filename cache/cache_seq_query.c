@@ -2,7 +2,7 @@
  * queries.
  *
  * While the sequence waits, it chooses a range of whole segments, [from, to) in blocks of its path,
- * that found lookups cover. What lies before `from` and not here is read as usual; of a lookup that
+ * that found lookups cover. Blocks before `from` that are not here are read as usual; of a lookup that
  * is at most a part of a segment. At attach the remote part begins where the prefix in memory ends,
  * rounded down to a segment: so each segment lies in one place, and its tile has the bits that
  * attention here would have computed. If the range cannot be used any more, because a lease is over

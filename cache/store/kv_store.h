@@ -192,7 +192,7 @@ struct store_ask {
     bool is_part; /* only for queries to blocks [from, n): nothing enters the tree */
     uint32_t from;
 };
-/* Ask the pool for a path, if that is worth it. What is found enters the tree. STORE_NO_LOOKUP:
+/* Ask the pool for a path, if that is worth it. Found blocks enter the tree. STORE_NO_LOOKUP:
  * everything is known, or it is not worth it, or it is not possible now. */
 uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask);
 /* Whether the lookup has found less than other instances are said to have. */
@@ -301,8 +301,8 @@ uint32_t store_forget(struct store *st, const struct kv_key *first);
 /* Returns true while moves are under way. */
 bool store_poll(struct store *st, uint64_t now_ns);
 void store_reset(struct store *st);
-/* Forget what lies in memory only, and begin no more reads and loans until store_wake(). What is
- * being written to disk is written first. No sequence holds blocks. True: all blocks in memory are
+/* Forget what lies in memory only, and begin no more reads and loans until store_wake(). Writes to
+ * disk that are under way end first. No sequence holds blocks. True: all blocks in memory are
  * free; false: moves or loans are under way, call again after the next store_poll(). */
 bool store_sleep(struct store *st);
 /* The tiers in memory are awake. */

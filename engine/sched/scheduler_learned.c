@@ -21,8 +21,8 @@
  * last of all. The request without a first token that is first by turn (of tenants) and arrival
  * goes before the others of its priority once its age is ELDER_AGE T. The next one does so when
  * ELDER_SHARE of the time since makes up for its prefill. Begun answers that are nearly over would
- * wait behind new ones in the same way. Those that are expected to end soon go before the others
- * once their age is ENDING_AGE T, until their end, in at most half of the places.
+ * wait behind new ones in the same way. Begun answers that are expected to end soon go before the
+ * others once their age is ENDING_AGE T, until their end, in at most half of the places.
  *
  * AGE_BOOST, FIRST_TOKEN_GAIN and the constants of elders were chosen by the simulations of
  * loadgen/bench/sched/README.md.

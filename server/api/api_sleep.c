@@ -160,7 +160,7 @@ static enum status read_asked(struct asked *a, struct http_exchange *x, struct b
     return s;
 }
 
-/* What becomes of the requests inside. */
+/* Read `mode`: whether the requests that the engine has are aborted, waited for or kept. */
 static enum status read_mode(const struct asked *a, const char *usual, bool *aborts, bool *waits,
                              struct buf *why)
 {

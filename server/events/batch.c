@@ -172,7 +172,7 @@ static void pack_group(msgpack_packer *p)
     msgpack_pack_int(p, 0);
 }
 
-/* What a salt stands for; one that is not known stands for its number. */
+/* Find the texts of a salt. An unknown salt gets its number in hexadecimal as cache_salt. */
 static void look_up(const struct batch *b, uint64_t salt, struct batch_salt *out)
 {
     out->words[0] = out->adapter[0] = '\0';

@@ -24,8 +24,8 @@
 #include "base/buf.h"
 #include "server/events/blocks.h"
 
-/* What a salt stands for, each with its NUL: a request's cache_salt, and the adapter that computed
- * the block; "": none. */
+/* The two texts that a salt identifies, each with its NUL: the request's cache_salt, and the name
+ * of the adapter that computed the block; "": none. */
 struct batch_salt {
     char words[1025];
     char adapter[256];
@@ -33,7 +33,7 @@ struct batch_salt {
 
 struct batch {
     uint32_t n_tokens; /* the length of a block */
-    /* False: what the salt stands for is not known. */
+    /* False: the texts of this salt are not known. */
     bool (*find_salt)(void *arg, uint64_t salt, struct batch_salt *out);
     void *arg;
     struct buf events;                     /* of struct event (batch.c) */

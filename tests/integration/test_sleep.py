@@ -36,7 +36,7 @@ def post(s: Server, path: str, body: Any = None) -> Any:
 
 
 def told(answer: Any) -> Any:
-    """What may not change: tokens, their logprobs, the end."""
+    """Tokens, their logprobs and the reason of the end, which may not change."""
     choice = answer["choices"][0]
     return choice["text"], choice["logprobs"]["token_logprobs"], choice["finish_reason"]
 

@@ -294,7 +294,7 @@ static void tensors_that_do_not_fit_are_refused_by_name(void **state)
 
 /* --- products --- */
 
-/* What the step's products read and write at one place. */
+/* Inputs and outputs of the products at one place of a layer. */
 struct product {
     float in[N_ROWS * 100], out[N_ROWS * 200], mid[N_ROWS * ADAPTER_N_UPS_MAX * RANK];
     uint32_t k, n;
