@@ -455,8 +455,8 @@ void cache_check(const struct cache *c);
 /* Forget every cached block of every tier and all holds. Blocks in use stay. Blocks on disk are
  * overwritten. */
 void cache_reset(struct cache *c);
-/* Give the memory of all blocks back to the system, until cache_wake(). Writes to disk that
- * are under way end first; everything else that lies in memory only is forgotten. Every sequence was
+/* Give the memory of all blocks back to the system, until cache_wake(). Writes to disk that are
+ * under way end first; everything else that lies in memory only is forgotten. Every sequence was
  * put to rest by cache_seq_sleep(), and none grows or loads before cache_wake(). False: loans to
  * other instances or moves are not over, call again after the next cache_poll(). */
 bool cache_sleep(struct cache *c);

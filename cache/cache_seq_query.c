@@ -2,11 +2,11 @@
  * queries.
  *
  * While the sequence waits, it chooses a range of whole segments, [from, to) in blocks of its path,
- * that found lookups cover. Blocks before `from` that are not here are read as usual; of a lookup that
- * is at most a part of a segment. At attach the remote part begins where the prefix in memory ends,
- * rounded down to a segment: so each segment lies in one place, and its tile has the bits that
- * attention here would have computed. If the range cannot be used any more, because a lease is over
- * or blocks before it were evicted, the waiting sequence asks the pool again.
+ * that found lookups cover. Blocks before `from` that are not here are read as usual; of a lookup
+ * that is at most a part of a segment. At attach the remote part begins where the prefix in memory
+ * ends, rounded down to a segment: so each segment lies in one place, and its tile has the bits
+ * that attention here would have computed. If the range cannot be used any more, because a lease is
+ * over or blocks before it were evicted, the waiting sequence asks the pool again.
  *
  * Several lenders. Lookups that found one part of the path each make one range of several parts,
  * and each layer sends one query to the lender of each part. A long range that one instance lends
