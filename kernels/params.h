@@ -94,6 +94,7 @@ struct rmsnorm_params {
     int accumulate;              /* the result is added to out */
     const float *bias;           /* [D] is added to the result; may be NULL */
     struct rounded_rows rounded; /* only of rows of one vector; without accumulate */
+    int keep_out;                /* with `rounded`: the floats are written to `out`, too */
 };
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
@@ -143,7 +144,10 @@ enum route_score {
  *
  * Rows are then sorted by expert: the products of an expert read consecutive rows. A row appears
  * once for each of its experts; expert e has the sorted rows offsets[e] .. offsets[e + 1] - 1, in
- * ascending order of rows. A call with one expert needs no order: offsets, rows and at are NULL. */
+ * ascending order of rows. A call with one expert needs no order: offsets, rows and at are NULL.
+ *
+ * Rows that fill a GPU's batch (rope_kv_params) go to no expert: their experts are E, weights and
+ * places 0, so that no weight is read for them. */
 struct route_params {
     uint32_t n_rows;    /* T */
     uint32_t n_experts; /* E, 1 .. ROUTE_EXPERTS_MAX */
@@ -152,6 +156,8 @@ struct route_params {
     int renormalize;
     float scale;         /* factor of all weights */
     const float *logits; /* [T, E] */
+    const uint32_t *slot_block; /* [T] UINT32_MAX: the row is padding; NULL: none is. A CPU does not
+                                   read it */
     uint32_t *experts;   /* [T, k] in ascending order */
     float *weights;      /* [T, k] */
     uint32_t *offsets;   /* [E + 1] */
@@ -162,14 +168,17 @@ struct route_params {
 /* The products of all experts: out[i, :] = a[i, :] * w_e^T for the sorted rows i of each expert e.
  * Each row gets the bits that gemm() gives it with the weight w_e (promise P1). */
 struct gemm_experts_params {
-    uint32_t n_rows;         /* P: offsets[E] */
+    uint32_t n_rows;         /* P: offsets[E], or more where rows are padding */
     uint32_t n_rows_max;     /* no expert has more rows */
     uint32_t n_experts;      /* E */
     struct weight w;         /* [N, K] of expert 0; the others have the same shape and type */
     size_t expert_bytes;     /* from the data of an expert's weight to the next's: a multiple of
                                 256 */
     const uint32_t *offsets; /* [E + 1] */
-    const float *a;          /* [P, K] */
+    const float *a;          /* [P, K]; with `rows` [n_rows_max, K] */
+    const uint16_t *rounded; /* in place of `a`: the data of rounded_rows for w; else NULL */
+    const uint32_t *rows;    /* [P] the row of `a` or `rounded` that each sorted row is; NULL: row i
+                                is sorted row i. Only a device with ops.rounds_rows reads it */
     float *out;              /* [P, N] */
 };
 

@@ -249,20 +249,34 @@ static const struct weight *first_of_ffn(const struct decoder_layer *w)
     return w->moe.gate_up.data ? &w->moe.router : &w->gate_up;
 }
 
-static enum status run_ffn(const struct layer_step *p, uint32_t layer, const float *in,
+/* A mixture of experts and the norm in front of it, which router and experts read. */
+static enum status run_moe(const struct layer_step *p, const struct decoder_layer *w,
                            const struct weight *after)
+{
+    bool is_rounded = false;
+    enum status s = OK;
+
+    if (w->ffn_norm)
+        s = layer_norm_also(p, p->x, w->ffn_norm, w->ffn_norm_bias, &w->moe.gate_up, p->xn,
+                            &is_rounded);
+    return s == OK ? moe_run(p, &w->moe, w->ffn_norm ? p->xn : p->x, is_rounded, after) : s;
+}
+
+/* The feed-forward part and the norm in front of it. */
+static enum status run_ffn(const struct layer_step *p, uint32_t layer, const struct weight *after)
 {
     const struct decoder_layer *w = &decoder_layers(p->weights)[layer];
     const struct last_product down = {&w->down,     after, w->down_bias,
                                       w->ffn_after, layer, ADAPTER_DOWN};
     float *const *b = p->buffer;
     uint32_t n = p->n_rows;
-    const float *act;
+    const float *act, *in;
     enum status s;
 
     if (w->moe.gate_up.data)
-        return moe_run(p, &w->moe, in, after);
-    if ((s = layer_product(p, n, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) != OK ||
+        return run_moe(p, w, after);
+    if ((s = norm_before(p, w->ffn_norm, w->ffn_norm_bias, &w->gate_up, &in)) != OK ||
+        (s = layer_product(p, n, in, &w->gate_up, &w->down, w->gate_up_bias, b[GATE_UP])) != OK ||
         (s = adapter_add(p, layer, ADAPTER_GATE_UP, in, b[GATE_UP], w->gate_up.n)) != OK ||
         (s = layer_silu_mul(p, n, p->model->ffn_dim, b[GATE_UP], &w->down, b[ACT], &act)) != OK)
         return s;
@@ -274,7 +288,6 @@ enum status decoder_run(const struct layer_step *p, uint32_t layer)
     const struct decoder_layer *w = &decoder_layers(p->weights)[layer];
     const struct weight *output = p->weights->output.data ? &p->weights->output : NULL;
     const struct weight *after = layer + 1 < p->model->n_layers ? &w[1].qkv : output;
-    const struct weight *gate_up = w->moe.gate_up.data ? NULL : &w->gate_up;
     const struct last_product o = {&w->o,         first_of_ffn(w), w->o_bias,
                                    w->attn_after, layer,           ADAPTER_O};
     float *const *b = p->buffer;
@@ -286,10 +299,9 @@ enum status decoder_run(const struct layer_step *p, uint32_t layer)
         (s = adapter_add(p, layer, ADAPTER_QKV, in, b[QKV], w->qkv.n)) != OK ||
         (s = norm_heads(p, w, b[QKV])) != OK || (s = layer_rope_kv(p, layer, b[QKV])) != OK ||
         (s = layer_attention(p, layer, b[QKV], &w->o, b[ATTN], &in)) != OK ||
-        (s = add_part(p, in, &o)) != OK ||
-        (s = norm_before(p, w->ffn_norm, w->ffn_norm_bias, gate_up, &in)) != OK)
+        (s = add_part(p, in, &o)) != OK)
         return s;
-    return run_ffn(p, layer, in, after);
+    return run_ffn(p, layer, after);
 }
 
 void decoder_count_work(const struct model_config *m, const struct weights *w,

@@ -46,6 +46,18 @@ enum status layer_norm_for(const struct layer_step *s, uint32_t n_rows, const fl
     return s->ops->rmsnorm(s->device, NULL, &p);
 }
 
+enum status layer_norm_also(const struct layer_step *s, const float *x, const float *w,
+                            const float *bias, const struct weight *reader, float *out,
+                            bool *is_rounded)
+{
+    struct rmsnorm_params p = norm_params(s, s->n_rows, x, w, bias, out);
+    const float *in;
+
+    p.rounded = rounded_for(s, reader, out, &in);
+    p.keep_out = *is_rounded = !in;
+    return s->ops->rmsnorm(s->device, NULL, &p);
+}
+
 enum status layer_norm_heads(const struct layer_step *s, uint32_t n_parts, uint32_t dim,
                              const float *w, float *first)
 {

@@ -26,7 +26,8 @@ struct layer_step {
     float *x;                           /* [T, D] residual stream */
     float *xn;                          /* [T, D] normed */
     float *buffer[LAYER_N_BUFFERS_MAX]; /* [T, width]: plan_buffers() of the family */
-    uint16_t *rounded; /* [T, stride of any weight] rounded_rows; NULL: the device makes none */
+    uint16_t *rounded; /* [T, stride of any weight] or [T k, stride of an expert's] rounded_rows;
+                          NULL: the device makes none */
 
     /* The batch; arrays lie where ops can read them. */
     uint32_t n_rows; /* T */
@@ -63,6 +64,11 @@ NODISCARD enum status layer_norm_with(const struct layer_step *s, uint32_t n_row
 NODISCARD enum status layer_norm_for(const struct layer_step *s, uint32_t n_rows, const float *x,
                                      const float *w, const float *bias, const struct weight *reader,
                                      float *out, const float **in);
+/* layer_norm_for() for several readers: `out` has the floats in any case, and if *is_rounded,
+ * s->rounded has the rows for products with `reader`, too. */
+NODISCARD enum status layer_norm_also(const struct layer_step *s, const float *x, const float *w,
+                                      const float *bias, const struct weight *reader, float *out,
+                                      bool *is_rounded);
 /* Norm the n_heads heads from `first` on in each row of qkv [T, (H + 2 G) d] in place: parts of
  * `dim` elements, each by itself. */
 NODISCARD enum status layer_norm_heads(const struct layer_step *s, uint32_t n_parts, uint32_t dim,

@@ -202,6 +202,7 @@ static enum status choose(const struct layer_step *p, const struct moe *w, const
                                  .renormalize = m->renormalize != 0,
                                  .scale = m->expert_scale > 0 ? (float)m->expert_scale : 1,
                                  .logits = p->buffer[MOE_LOGITS],
+                                 .slot_block = p->slot_block,
                                  .experts = r->experts,
                                  .weights = r->weights,
                                  .offsets = r->offsets,
@@ -212,8 +213,10 @@ static enum status choose(const struct layer_step *p, const struct moe *w, const
     return s == OK ? p->ops->route(p->device, NULL, &route) : s;
 }
 
+/* a NULL: the rows that the op before left in p->rounded. rows: as in gemm_experts_params. */
 static enum status multiply(const struct layer_step *p, const struct weight *w, size_t expert_bytes,
-                            const struct routes *r, const float *a, float *out)
+                            const struct routes *r, const float *a, const uint32_t *rows,
+                            float *out)
 {
     struct gemm_experts_params g = {.n_rows = p->n_rows * p->model->n_chosen,
                                     .n_rows_max = p->n_rows,
@@ -222,20 +225,39 @@ static enum status multiply(const struct layer_step *p, const struct weight *w, 
                                     .expert_bytes = expert_bytes,
                                     .offsets = r->offsets,
                                     .a = a,
+                                    .rounded = a ? NULL : p->rounded,
+                                    .rows = rows,
                                     .out = out};
 
     return p->ops->gemm_experts(p->device, NULL, &g);
 }
 
-static enum status run_experts(const struct layer_step *p, const struct moe *w, const float *in)
+/* The first product of the experts. A GPU reads the rows where they are. */
+static enum status multiply_rows(const struct layer_step *p, const struct moe *w,
+                                 const struct routes *r, const float *in, bool is_rounded)
+{
+    float *sorted = p->buffer[MOE_SORTED], *out = p->buffer[MOE_GATE_UP];
+    struct gather_params gather = {.n_rows = p->n_rows * p->model->n_chosen,
+                                   .dim = p->model->dim,
+                                   .x = in,
+                                   .rows = r->rows,
+                                   .out = sorted};
+    enum status s;
+
+    if (p->ops->rounds_rows)
+        return multiply(p, &w->gate_up, w->gate_up_bytes, r, is_rounded ? NULL : in, r->rows, out);
+    s = p->ops->gather(p->device, NULL, &gather);
+    return s == OK ? multiply(p, &w->gate_up, w->gate_up_bytes, r, sorted, NULL, out) : s;
+}
+
+static enum status run_experts(const struct layer_step *p, const struct moe *w, const float *in,
+                               bool is_rounded)
 {
     const struct model_config *m = p->model;
     struct routes r = routes_of(p);
     uint32_t n = p->n_rows * m->n_chosen;
     float *const *b = p->buffer;
-    const float *act; /* several products read rows of it */
-    struct gather_params gather = {
-        .n_rows = n, .dim = m->dim, .x = in, .rows = r.rows, .out = b[MOE_SORTED]};
+    const float *act;
     struct combine_params combine = {.n_rows = p->n_rows,
                                      .dim = m->dim,
                                      .n_chosen = m->n_chosen,
@@ -245,10 +267,10 @@ static enum status run_experts(const struct layer_step *p, const struct moe *w, 
                                      .out = p->x};
     enum status s;
 
-    if ((s = choose(p, w, in, &r)) != OK || (s = p->ops->gather(p->device, NULL, &gather)) != OK ||
-        (s = multiply(p, &w->gate_up, w->gate_up_bytes, &r, b[MOE_SORTED], b[MOE_GATE_UP])) != OK ||
-        (s = layer_silu_mul(p, n, m->expert_dim, b[MOE_GATE_UP], NULL, b[MOE_ACT], &act)) != OK ||
-        (s = multiply(p, &w->down, w->down_bytes, &r, act, b[MOE_SORTED])) != OK)
+    if ((s = choose(p, w, in, &r)) != OK || (s = multiply_rows(p, w, &r, in, is_rounded)) != OK ||
+        (s = layer_silu_mul(p, n, m->expert_dim, b[MOE_GATE_UP], &w->down, b[MOE_ACT], &act)) !=
+            OK ||
+        (s = multiply(p, &w->down, w->down_bytes, &r, act, NULL, b[MOE_SORTED])) != OK)
         return s;
     return p->ops->combine(p->device, NULL, &combine);
 }
@@ -301,9 +323,9 @@ static enum status run_shared(const struct layer_step *p, const struct moe *w, c
 }
 
 enum status moe_run(const struct layer_step *p, const struct moe *w, const float *in,
-                    const struct weight *after)
+                    bool is_rounded, const struct weight *after)
 {
-    enum status s = p->group->n > 1 ? ERR_UNSUPPORTED : run_experts(p, w, in);
+    enum status s = p->group->n > 1 ? ERR_UNSUPPORTED : run_experts(p, w, in, is_rounded);
 
     return s == OK && p->model->shared_dim > 0 ? run_shared(p, w, in, after) : s;
 }

@@ -47,7 +47,7 @@ enum moe_buffer {
     MOE_OUT,         /* [T, D] of a shared part with a gate */
     MOE_LOGITS,      /* [T, E] */
     MOE_ROUTES,      /* weights, experts, rows and places [T k] each, then offsets [E + 1] */
-    MOE_SORTED,      /* [T k, D] input, then output of the experts */
+    MOE_SORTED,      /* [T k, D] input (on a host device), then output of the experts */
     MOE_N_BUFFERS
 };
 
@@ -88,8 +88,9 @@ uint32_t moe_buffers(const struct model_config *m, uint32_t widths[FAMILY_N_BUFF
 uint32_t moe_k_max(const struct model_config *m);
 /* Subtract what a step with one row leaves out: the experts that it does not choose. */
 void moe_leave_out(const struct model_config *m, const struct moe *w, struct model_work *work);
-/* Add the experts' output for the normed rows `in` [T, D] to the residual stream. */
+/* Add the experts' output for the normed rows `in` [T, D] to the residual stream; is_rounded:
+ * p->rounded has them for products with w->gate_up, too. */
 NODISCARD enum status moe_run(const struct layer_step *p, const struct moe *w, const float *in,
-                              const struct weight *after);
+                              bool is_rounded, const struct weight *after);
 
 #endif

@@ -36,13 +36,15 @@ static uint64_t rounded_bytes(const struct forward_config *c)
     const struct model_config *m = c->model;
     struct device *d = device_group_self(&c->group);
     const struct ops *ops = c->ops ? c->ops : device_ops(d);
-    uint64_t n_rows = c->n_rows_max > c->n_out_max ? c->n_rows_max : c->n_out_max;
+    uint64_t n_rows = c->n_rows_max > c->n_out_max ? c->n_rows_max : c->n_out_max, width, sorted;
     struct model_work work;
 
     if (!ops->rounds_rows)
         return 0;
     m->family->count_work(m, NULL, &work);
-    return n_rows * pack_row_stride(work.k_max) * sizeof(uint16_t);
+    width = pack_row_stride(work.k_max);
+    sorted = (uint64_t)m->n_chosen * pack_row_stride(m->expert_dim); /* a row for each expert */
+    return n_rows * (width > sorted ? width : sorted) * sizeof(uint16_t);
 }
 
 static void *alloc_floats(struct forward *f, uint64_t rows, uint64_t cols)

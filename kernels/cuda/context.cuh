@@ -39,6 +39,7 @@ struct cuda_context {
                                      n_partial_segs times [H][d + 2]; o of all segments first, then
                                      (m, l) of all */
     size_t n_partial_segs;
+    uint32_t *n_routed;           /* blocks of route_kernel() that have ended; 0 between launches */
     bool failed;
     char failure[256];
 };

@@ -403,6 +403,9 @@ static enum status make_scratch(struct cuda_context *c, struct buf *why)
     if (s == OK)
         s = alloc_scratch(c, reinterpret_cast<void **>(&c->partials), c->n_partial_segs * segment,
                           "partial attention", why);
+    if (s == OK)
+        s = alloc_scratch(c, reinterpret_cast<void **>(&c->n_routed), sizeof(*c->n_routed),
+                          "routers", why);
     return s;
 }
 

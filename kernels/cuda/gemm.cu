@@ -455,10 +455,13 @@ enum status cuda_gemm_experts(struct device *d, struct stream *s,
 {
     struct cuda_context *c = cuda_context_of(d);
     cudaStream_t stream = cuda_stream_of(c, s);
-    struct expert_rows x = {p->offsets, p->n_experts, 0, p->n_rows_max, p->expert_bytes};
+    struct expert_rows x = {p->offsets, p->n_experts, 0, p->n_rows_max, p->expert_bytes, p->rows};
+    bool is_whole = p->w.dtype == DTYPE_F32 || p->rounded || p->rows;
+    uint32_t n_rows_max = is_whole ? p->n_rows : c->config.max_rows;
     struct gemm_params some = {};
     enum status status = OK;
 
+    ASSERT(!p->rounded || p->w.dtype != DTYPE_F32);
     ASSERT(p->w.layout == WEIGHT_ROWS && p->w.stride == pack_row_stride(p->w.k));
     ASSERT(p->w.k <= c->config.max_k && c->config.max_rows > 0 && p->expert_bytes % 256 == 0);
     if (c->failed)
@@ -466,14 +469,18 @@ enum status cuda_gemm_experts(struct device *d, struct stream *s,
     some.w = p->w;
     some.a_stride = p->w.k;
     some.out_stride = p->w.n;
+    /* The scratch memory has max_rows rounded rows: without `rows`, that many are multiplied at
+     * once. */
     for (; x.row0 < p->n_rows && status == OK; x.row0 += some.n_rows) {
-        uint32_t n_left = p->n_rows - x.row0;
+        uint32_t n_left = p->n_rows - x.row0, n = n_left < n_rows_max ? n_left : n_rows_max;
 
-        some.n_rows = n_left < c->config.max_rows ? n_left : c->config.max_rows;
         some.a = p->a + x.row0 * some.a_stride;
         some.out = p->out + x.row0 * some.out_stride;
-        some.rounded = NULL;
+        some.rounded = p->rounded;
+        some.n_rows = p->rows ? p->n_rows_max : n;
+        ASSERT(some.rounded || p->w.dtype == DTYPE_F32 || some.n_rows <= c->config.max_rows);
         status = round_activations(c, stream, &some);
+        some.n_rows = n;
         if (status == OK)
             status = multiply_ours(c, stream, &some, &x);
     }

@@ -30,6 +30,8 @@ struct expert_rows {
     uint32_t row0;           /* the product's first row among all */
     uint32_t n_rows_max;     /* no expert has more */
     size_t expert_bytes;     /* from an expert's weight to the next's */
+    const uint32_t *a_rows;  /* [n_rows] the row of the activations that each sorted row is; NULL:
+                                row i is sorted row i */
 };
 
 struct product {

@@ -79,7 +79,8 @@ static void launch_narrow_experts(cudaStream_t stream, const struct product *p)
     dim3 grid(n_tiles_max(&p->x, p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
 
     ASSERT(grid.y <= 65535);
-    LAUNCH((narrow_kernel<W, GROUP, MT, NT, true>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
+    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT, true>), grid, GEMM_SPLITS * WARP, 0, stream,
+                 p->early, *p);
 }
 
 /* Tiles as high as an expert has rows on average; all kernels give equal bits. */
@@ -93,9 +94,10 @@ static void launch_experts(cudaStream_t stream, const struct product *p)
         launch_narrow_experts<W, GROUP, 1, 1>(stream, p);
     } else if (n_each <= 12) {
         launch_narrow_experts<W, GROUP, 2, 2>(stream, p);
-    } else if (n_each <= NARROW_ROWS_MAX) {
-        launch_narrow_experts<W, GROUP, 2, 4>(stream, p);
-    } else {
+    } else if (GROUP == 0 && n_each <= NARROW_ROWS_MAX) {
+        if constexpr (GROUP == 0)
+            launch_narrow_experts<W, GROUP, 2, 4>(stream, p);
+    } else { /* integers share activations among 64 outputs, as in launch_middle() */
         dim3 grid(n_tiles_max(&p->x, p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN));
 
         ASSERT(grid.y <= 65535);

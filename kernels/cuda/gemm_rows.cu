@@ -26,17 +26,21 @@ cudaError_t gemm_rows_prepare(void)
 }
 
 /* Copy rows [row0, row0 + N_ROWS) of a row-major matrix, elements [k0, k0 + F32_STEP), with 0 for
- * missing ones. Works for any alignment of the rows. */
+ * missing ones. Works for any alignment of the rows. With `rows` [n_rows], row i is rows[i] of the
+ * matrix. */
 template <int N_ROWS>
 static __device__ __forceinline__ void f32_copy(float (*dst)[F32_STRIDE], const float *src,
-                                                size_t stride, uint32_t row0, uint32_t n_rows,
-                                                uint32_t k0, uint32_t n_k)
+                                                const uint32_t *rows, size_t stride, uint32_t row0,
+                                                uint32_t n_rows, uint32_t k0, uint32_t n_k)
 {
 #pragma unroll
     for (uint32_t i = threadIdx.x; i < N_ROWS * F32_STEP; i += F32_SIDE * F32_SIDE) {
         uint32_t row = row0 + i / F32_STEP, k = k0 + i % F32_STEP;
 
-        dst[i / F32_STEP][i % F32_STEP] = row < n_rows && k < n_k ? src[row * stride + k] : 0;
+        bool there = row < n_rows && k < n_k;
+        size_t from = there && rows ? rows[row] : row;
+
+        dst[i / F32_STEP][i % F32_STEP] = there ? src[from * stride + k] : 0;
     }
 }
 
@@ -67,6 +71,7 @@ f32_kernel(struct gemm_params p, struct expert_rows experts)
     __shared__ __align__(16) float w[NN * F32_SIDE][F32_STRIDE], a[NT * F32_SIDE][F32_STRIDE];
     uint32_t x = threadIdx.x % F32_SIDE, y = threadIdx.x / F32_SIDE;
     uint32_t n0 = blockIdx.x * NN * F32_SIDE, t0 = blockIdx.y * NT * F32_SIDE;
+    const uint32_t *a_rows = NULL;
     float sum[NN][NT];
 
     if constexpr (EXPERTS) {
@@ -76,7 +81,8 @@ f32_kernel(struct gemm_params p, struct expert_rows experts)
             return;
         t0 = tile.t0;
         p.n_rows = tile.n_rows;
-        p.a += tile.row0 * p.a_stride;
+        a_rows = experts.a_rows ? experts.a_rows + tile.row0 : NULL;
+        p.a += a_rows ? 0 : tile.row0 * p.a_stride;
         p.out += tile.row0 * p.out_stride;
         p.w.data = static_cast<const unsigned char *>(p.w.data) +
                    tile.expert * experts.expert_bytes;
@@ -89,7 +95,7 @@ f32_kernel(struct gemm_params p, struct expert_rows experts)
     for (uint32_t k0 = 0; k0 < p.w.k; k0 += F32_STEP) {
         __syncthreads(); /* all threads are done with the previous elements */
         f32_copy_weights<NN * F32_SIDE>(w, p.w, n0, k0);
-        f32_copy<NT * F32_SIDE>(a, p.a, p.a_stride, t0, p.n_rows, k0, p.w.k);
+        f32_copy<NT * F32_SIDE>(a, p.a, a_rows, p.a_stride, t0, p.n_rows, k0, p.w.k);
         __syncthreads();
         for (int k = 0; k < F32_STEP; k += 4) {
             float4 wv[NN], av[NT];

@@ -352,12 +352,18 @@ static __device__ __forceinline__ bool find_tile(const struct expert_rows &x, ui
 {
     uint32_t lane = threadIdx.x % WARP, before = 0, last = x.row0 + n_rows;
 
-    for (uint32_t e0 = 0; e0 < x.n_experts; e0 += WARP) {
-        uint32_t e = min(e0 + lane, x.n_experts - 1);
-        uint32_t begin = min(max(x.offsets[e], x.row0), last);
-        uint32_t end = min(max(x.offsets[e + 1], x.row0), last);
-        uint32_t n = e0 + lane < x.n_experts ? ceil_div(end - begin, tile_rows) : 0, sum = n;
+    /* A lane takes four experts, whose offsets it loads at once: a wait for memory is as long as
+     * the rest of a small product. */
+    for (uint32_t e0 = 0; e0 < x.n_experts; e0 += 4 * WARP) {
+        uint32_t e = e0 + 4 * lane, at[5], n[4], sum = 0;
 
+#pragma unroll
+        for (uint32_t i = 0; i < 5; i++)
+            at[i] = min(max(x.offsets[min(e + i, x.n_experts)], x.row0), last);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            sum += n[i] = ceil_div(at[i + 1] - at[i], tile_rows);
+        uint32_t mine = sum;
         for (uint32_t d = 1; d < WARP; d *= 2) {
             uint32_t lower = __shfl_up_sync(FULL_WARP, sum, d);
 
@@ -366,11 +372,21 @@ static __device__ __forceinline__ bool find_tile(const struct expert_rows &x, ui
         uint32_t reached = __ballot_sync(FULL_WARP, before + sum > tile);
         if (reached) {
             int lane_of = __popc((reached & (0u - reached)) - 1); /* the lowest one */
+            uint32_t i_of = 0, begin = at[0], end = at[1], left = tile - before - (sum - mine);
+            bool found = left < n[0]; /* what follows has a meaning in lane_of alone */
 
-            out->expert = e0 + (uint32_t)lane_of;
+#pragma unroll
+            for (uint32_t i = 1; i < 4; i++) {
+                left -= found ? 0 : n[i - 1];
+                if (!found && left < n[i]) {
+                    i_of = i, begin = at[i], end = at[i + 1];
+                    found = true;
+                }
+            }
+            out->expert = __shfl_sync(FULL_WARP, e + i_of, lane_of);
             out->row0 = __shfl_sync(FULL_WARP, begin, lane_of) - x.row0;
             out->n_rows = __shfl_sync(FULL_WARP, end - begin, lane_of);
-            out->t0 = (tile - before - __shfl_sync(FULL_WARP, sum - n, lane_of)) * tile_rows;
+            out->t0 = __shfl_sync(FULL_WARP, left, lane_of) * tile_rows;
             return true;
         }
         before += __shfl_sync(FULL_WARP, sum, WARP - 1);
@@ -388,12 +404,23 @@ static __device__ __forceinline__ bool take_tile(struct product &p, uint32_t til
         return false;
     t0 = found.t0;
     p.n_rows = found.n_rows;
-    p.a += (size_t)found.row0 * p.k;
+    if (p.x.a_rows)
+        p.x.a_rows += found.row0;
+    else
+        p.a += (size_t)found.row0 * p.k;
     p.out += found.row0 * p.out_stride;
     p.w += found.expert * p.x.expert_bytes;
     if (p.scales)
         p.scales += found.expert * p.x.expert_bytes / sizeof *p.scales;
     return true;
+}
+
+/* The activations of row t of take_tile()'s product, or of a product without experts. */
+template <bool EXPERTS>
+static __device__ __forceinline__ const uint16_t *activations_of(const struct product &p,
+                                                                 uint32_t t)
+{
+    return p.a + (size_t)(EXPERTS && p.x.a_rows ? p.x.a_rows[t] : t) * p.k;
 }
 
 /* Most tiles that the rows of all experts have. */
@@ -435,9 +462,11 @@ narrow_kernel(struct product p)
     uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
     struct warp_sums<W, GROUP, MT, NT> sums_here;
 
-    if constexpr (EXPERTS)
+    if constexpr (EXPERTS) {
+        wait_for_inputs(); /* the offsets tell which weights */
         if (!take_tile(p, blockIdx.x, ROWS, t0))
             return;
+    }
     /* Threads behind the last row compute the last row again; the results are dropped at the
      * end. */
 #pragma unroll
@@ -449,7 +478,7 @@ narrow_kernel(struct product p)
     }
 #pragma unroll
     for (int i = 0; i < NT; i++)
-        a_row[i] = p.a + (size_t)min(t0 + 8 * i + g, p.n_rows - 1) * p.k + 8 * c;
+        a_row[i] = activations_of<EXPERTS>(p, min(t0 + 8 * i + g, p.n_rows - 1)) + 8 * c;
 
     auto load_scales_ahead = [&](uint32_t k) {
 #pragma unroll
@@ -486,7 +515,8 @@ narrow_kernel(struct product p)
         if constexpr (BY_STEP)
             load_scales_ahead(begin);
     }
-    wait_for_inputs(); /* weights and scales are no kernel's results */
+    if constexpr (!EXPERTS)
+        wait_for_inputs(); /* weights and scales are no kernel's results */
     sums_here.clear();
     for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
         memcpy(words, ahead, sizeof(words));
@@ -542,9 +572,10 @@ struct tile {
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES;
 
     /* Copy steps `step` .. step + STEPS - 1 of both operands to a stage, with zeros for rows behind
-     * the last. */
+     * the last. a_rows [TT]: the tile's rows of the activations; NULL: they are neighbours. */
     static __device__ __forceinline__ void copy(unsigned char *stage, const struct product &p,
-                                                uint32_t n0, uint32_t t0, uint32_t step)
+                                                uint32_t n0, uint32_t t0, uint32_t step,
+                                                const uint32_t *a_rows)
     {
         constexpr int PIECES = ROW_BYTES / 16; /* 16-byte pieces of a row */
 
@@ -562,9 +593,10 @@ struct tile {
         for (uint32_t i = threadIdx.x; i < STEPS * TT * 4; i += THREADS) {
             uint32_t t = t0 + i / 4 % TT, s = step + i / 4 / TT;
             bool there = t < p.n_rows;
+            uint32_t row = a_rows ? a_rows[t - t0] : there ? t : 0;
 
             cp_async16(stage + W_BYTES + 16 * i,
-                       p.a + (size_t)(there ? t : 0) * p.k + s * GEMM_STEP + i % 4 * 8, there);
+                       p.a + (size_t)row * p.k + s * GEMM_STEP + i % 4 * 8, there);
         }
     }
 };
@@ -597,6 +629,8 @@ tile_kernel(struct product p)
     uint32_t mixed[STEPS > 1 ? 2 * MT : 1][4]; /* words of STEPS steps */
     float total[MT][NT][4];
     struct warp_sums<W, GROUP, MT, NT> sums;
+    __shared__ uint32_t rows_here[EXPERTS ? Tile::TT : 1];
+    const uint32_t *a_rows = EXPERTS ? rows_here : NULL;
     uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
 
     auto load_scales_ahead = [&](uint32_t k) {
@@ -608,14 +642,21 @@ tile_kernel(struct product p)
         }
     };
 
-    if constexpr (EXPERTS)
+    if constexpr (EXPERTS) {
         if (!take_tile(p, blockIdx.x, Tile::TT, t0))
             return;
+        for (uint32_t i = threadIdx.x; i < Tile::TT; i += Tile::THREADS) {
+            uint32_t t = min(t0 + i, p.n_rows - 1);
+
+            rows_here[i] = p.x.a_rows ? p.x.a_rows[t] : t;
+        }
+        __syncthreads();
+    }
     each_sum<MT, NT>([&](int m, int n, int i) { total[m][n][i] = 0; });
     sums.clear();
     for (uint32_t s = 0; s < STAGES - 1; s++) {
         if (s * STEPS < n_steps)
-            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, step0 + s * STEPS);
+            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, step0 + s * STEPS, a_rows);
         cp_async_commit();
     }
     load_scales_ahead(begin);
@@ -642,7 +683,7 @@ tile_kernel(struct product p)
                                     the previous one */
                 if (later < n_steps)
                     Tile::copy(stages + later / STEPS % STAGES * Tile::STAGE_BYTES, p, n0, t0,
-                               step0 + later);
+                               step0 + later, a_rows);
                 cp_async_commit();
             }
 #pragma unroll

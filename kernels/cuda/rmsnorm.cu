@@ -78,16 +78,18 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     float *out = p.out + row;
 
     /* A thread writes only elements that no other thread reads, so out may be x or sum. */
+    auto put = [&](uint32_t i, float4 v) {
+        float4 y = normed(v, scale, load4<VEC>(p.w, i, p.dim));
+
+        put4<VEC>(p.rounded, blockIdx.x, out, i, p.dim, y);
+        if (p.keep_out)
+            store4<VEC>(out, i, p.dim, y);
+    };
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
-        put4<VEC>(p.rounded, blockIdx.x, out, i0 + j * step, p.dim,
-                  normed(kept[j], scale, load4<VEC>(p.w, i0 + j * step, p.dim)));
-    for (uint32_t i = i0 + KEPT * step; i < n_out; i += step) {
-        float4 v = load4<VEC>(sum ? sum : x, i, p.dim);
-
-        put4<VEC>(p.rounded, blockIdx.x, out, i, p.dim,
-                  normed(v, scale, load4<VEC>(p.w, i, p.dim)));
-    }
+        put(i0 + j * step, kept[j]);
+    for (uint32_t i = i0 + KEPT * step; i < n_out; i += step)
+        put(i, load4<VEC>(sum ? sum : x, i, p.dim));
 }
 
 template <int N_WARPS>
@@ -130,7 +132,7 @@ static __global__ void __launch_bounds__(WARP) norm_kernel(struct rmsnorm_params
             y += p.bias[i];
         if (p.rounded.data)
             put1(p.rounded, row, NULL, i, p.dim, y);
-        else
+        if (!p.rounded.data || (p.keep_out && i < p.dim))
             out[i] = p.accumulate ? out[i] + y : y;
     }
 }

@@ -46,6 +46,16 @@ static void route_row(const struct route_params *p, const float *logits, uint32_
         weights[j] = (float)(score_of(p, logits[experts[j]], max) / sum * (double)p->scale);
 }
 
+static void route_none(const struct route_params *p, size_t at)
+{
+    for (size_t i = at; i < at + p->n_chosen; i++) {
+        p->experts[i] = p->n_experts;
+        p->weights[i] = 0;
+        if (p->at)
+            p->at[i] = 0;
+    }
+}
+
 static void sort_rows(const struct route_params *p)
 {
     uint32_t n = 0;
@@ -65,9 +75,14 @@ enum status ref_route(struct device *d, struct stream *s, const struct route_par
 {
     (void)d;
     (void)s;
-    for (uint32_t t = 0; t < p->n_rows; t++)
-        route_row(p, p->logits + (size_t)t * p->n_experts, p->experts + (size_t)t * p->n_chosen,
-                  p->weights + (size_t)t * p->n_chosen);
+    for (uint32_t t = 0; t < p->n_rows; t++) {
+        size_t at = (size_t)t * p->n_chosen;
+
+        if (p->slot_block && p->slot_block[t] == UINT32_MAX)
+            route_none(p, at);
+        else
+            route_row(p, p->logits + (size_t)t * p->n_experts, p->experts + at, p->weights + at);
+    }
     if (p->offsets)
         sort_rows(p);
     return OK;

@@ -49,6 +49,7 @@ static void check_rows_alone(struct device *d, const struct route_params *all)
 
         one.n_rows = 1;
         one.logits += t * one.n_experts;
+        one.slot_block = NULL;
         one.experts = on_device(d, NULL, k * 4);
         one.weights = on_device(d, NULL, k * 4);
         one.offsets = one.rows = one.at = NULL;
@@ -57,24 +58,39 @@ static void check_rows_alone(struct device *d, const struct route_params *all)
     }
 }
 
-static void check_route(struct route_params p)
+/* slots [T]: every third row is padding. */
+static uint32_t *make_slots(uint32_t n_rows)
+{
+    uint32_t *slots = host_array(n_rows * sizeof *slots);
+
+    for (uint32_t t = 0; t < n_rows; t++)
+        slots[t] = t % 3 == 2 ? UINT32_MAX : t;
+    return slots;
+}
+
+static void check_route(struct route_params p, bool is_padded)
 {
     struct device *d = open_device();
     uint32_t n = p.n_rows * p.n_chosen;
     size_t n_logits = (size_t)p.n_rows * p.n_experts;
     float *logits = random_array(n_logits, 2);
+    uint32_t *slots = is_padded ? make_slots(p.n_rows) : NULL;
 
     for (size_t i = 0; i < n_logits; i += 4)
         logits[i] = 0.5f; /* ties */
     for (size_t i = 7; i < n_logits; i += 131)
         logits[i] = i % 2 ? NAN : -INFINITY;
     p.logits = logits;
+    p.slot_block = slots;
     struct route_params want = results_of(NULL, &p), got = results_of(d, &p);
     got.logits = on_device(d, logits, n_logits * sizeof *logits);
+    got.slot_block = slots ? on_device(d, slots, p.n_rows * sizeof *slots) : NULL;
     assert_ok(ref_route(NULL, NULL, &want));
-    assert_ok(device_ops(d)->route(d, NULL, &got));
+    for (int i = 0; i < 2; i++) /* the second call finds what the first one leaves */
+        assert_ok(device_ops(d)->route(d, NULL, &got));
+    uint32_t n_placed = want.offsets[p.n_experts];
     assert_same_bits("experts", from_device(d, got.experts, n * 4), want.experts, n * 4);
-    assert_same_bits("rows", from_device(d, got.rows, n * 4), want.rows, n * 4);
+    assert_same_bits("rows", from_device(d, got.rows, n * 4), want.rows, n_placed * 4);
     assert_same_bits("places", from_device(d, got.at, n * 4), want.at, n * 4);
     assert_same_bits("offsets", from_device(d, got.offsets, (p.n_experts + 1) * 4), want.offsets,
                      (p.n_experts + 1) * 4);
@@ -85,9 +101,10 @@ static void check_route(struct route_params p)
 
 static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
 {
-    static const uint32_t sizes[][3] = {/* T, E, k */
-                                        {1, 1, 1},  {3, 8, 2},   {40, 8, 2},  {5, 33, 5},
-                                        {9, 64, 6}, {2, 128, 8}, {70, 60, 4}, {1, 512, 64}};
+    static const uint32_t sizes[][3] = {
+        /* T, E, k; {128, 12, 8} is the most that one block sorts */
+        {1, 1, 1},   {3, 8, 2},   {40, 8, 2},   {5, 33, 5},   {9, 64, 6},
+        {2, 128, 8}, {70, 60, 4}, {1, 512, 64}, {128, 12, 8}, {129, 12, 8}};
 
     (void)state;
     seed_random(1);
@@ -98,10 +115,15 @@ static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
                                               .n_chosen = sizes[i][2],
                                               .score = flags & 1 ? ROUTE_SIGMOID : ROUTE_SOFTMAX,
                                               .renormalize = flags & 2,
-                                              .scale = 1.5f});
+                                              .scale = 1.5f},
+                        flags == 2 || flags == 1);
     if (full_size())
-        check_route((struct route_params){
-            .n_rows = 2048, .n_experts = 128, .n_chosen = 8, .renormalize = 1, .scale = 1});
+        check_route((struct route_params){.n_rows = 2048,
+                                          .n_experts = 128,
+                                          .n_chosen = 8,
+                                          .renormalize = 1,
+                                          .scale = 1},
+                    false);
 }
 
 /* --- products --- */
@@ -117,6 +139,7 @@ static const struct type {
 struct world {
     struct gemm_experts_params p; /* on the device */
     uint32_t offsets[N_EXPERTS_MAX + 1];
+    float *a; /* p.a on the host */
 };
 
 /* `each`: rows of most experts; expert 3 has 30 more, and every fifth has none. */
@@ -162,6 +185,7 @@ static struct world make_world(struct device *d, const struct type *type, const 
     }
     uint32_t n_rows = w.offsets[s->n_experts];
     one.data = on_device(d, all, s->n_experts * bytes);
+    w.a = random_array((size_t)n_rows * k, 1);
     w.p = (struct gemm_experts_params){
         .n_rows = n_rows,
         .n_rows_max = most,
@@ -169,9 +193,62 @@ static struct world make_world(struct device *d, const struct type *type, const 
         .w = one,
         .expert_bytes = bytes,
         .offsets = on_device(d, w.offsets, sizeof w.offsets),
-        .a = on_device(d, random_array((size_t)n_rows * k, 1), (size_t)n_rows * k * sizeof(float)),
+        .a = on_device(d, w.a, (size_t)n_rows * k * sizeof(float)),
         .out = on_device(d, NULL, (size_t)n_rows * n * sizeof(float))};
     return w;
+}
+
+/* The rows of w.p.a in the other order, of which there are as many as one expert has at most, and
+ * which of them each sorted row is. */
+static void scatter_rows(struct device *d, struct world *w, const struct type *type,
+                         struct gemm_experts_params *p, bool is_rounded)
+{
+    uint32_t k = p->w.k, n = p->n_rows, n_rows = p->n_rows_max, *rows = host_array(n * sizeof *rows);
+    float *a = host_array((size_t)n_rows * k * sizeof *a);
+
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = n_rows - 1 - i % n_rows;
+        memcpy(a + (size_t)rows[i] * k, w->a + (size_t)(i % n_rows) * k, k * sizeof *a);
+    }
+    p->rows = on_device(d, rows, n * sizeof *rows);
+    p->a = is_rounded ? NULL : on_device(d, a, (size_t)n_rows * k * sizeof *a);
+    if (is_rounded)
+        p->rounded = on_device(d, round_rows(a, n_rows, k, type->t),
+                               (size_t)n_rows * pack_row_stride(k) * sizeof(uint16_t));
+}
+
+/* Products that find their rows by an index, also among more rows than one expert may have. */
+static void check_rows_by_index(struct device *d, struct world *w, const struct type *type)
+{
+    size_t n_bytes = (size_t)w->p.n_rows * w->p.w.n * sizeof(float);
+    uint32_t k = w->p.w.k;
+
+    if (w->p.n_rows_max > MAX_ROWS)
+        return;
+    for (uint32_t i = w->p.n_rows_max; i < w->p.n_rows; i++) /* as the index repeats them */
+        memcpy(w->a + (size_t)i * k, w->a + (size_t)(i - w->p.n_rows_max) * k, k * sizeof(float));
+    struct gemm_experts_params p = w->p;
+    p.a = on_device(d, w->a, (size_t)p.n_rows * k * sizeof(float));
+    p.out = on_device(d, NULL, n_bytes);
+    assert_ok(device_ops(d)->gemm_experts(d, NULL, &p));
+    const float *want = from_device(d, p.out, n_bytes);
+    for (int is_rounded = 0; is_rounded < (type->t == DTYPE_F32 ? 1 : 2); is_rounded++) {
+        struct gemm_experts_params q = p;
+
+        scatter_rows(d, w, type, &q, is_rounded);
+        q.out = on_device(d, NULL, n_bytes);
+        assert_ok(device_ops(d)->gemm_experts(d, NULL, &q));
+        assert_same_bits("rows by index", from_device(d, q.out, n_bytes), want, n_bytes);
+    }
+    if (type->t == DTYPE_F32)
+        return;
+    p.rounded = on_device(d, round_rows(w->a, p.n_rows, k, type->t),
+                          (size_t)p.n_rows * pack_row_stride(k) * sizeof(uint16_t));
+    p.a = NULL;
+    p.out = on_device(d, NULL, n_bytes);
+    p.n_rows += 9; /* padding: offsets end before */
+    assert_ok(device_ops(d)->gemm_experts(d, NULL, &p));
+    assert_same_bits("rounded rows", from_device(d, p.out, n_bytes), want, n_bytes);
 }
 
 static void check_products(const struct type *type, const struct shape *s)
@@ -198,6 +275,7 @@ static void check_products(const struct type *type, const struct shape *s)
             assert_same_bits(what, from_device(d, g.out, n * sizeof(float)), got + (size_t)i * n,
                              n * sizeof(float));
         }
+    check_rows_by_index(d, &w, type);
     cuda_test_free_all(d);
 }
 

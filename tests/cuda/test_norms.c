@@ -84,6 +84,12 @@ static void check_rounded(uint32_t dim, enum dtype t, bool center, bool in_place
     assert_ok(device_ops(d)->rmsnorm(d, NULL, &p));
     assert_rounded(d, &p.rounded, floats, N_ROWS, dim);
     assert_same_bits("x", from_device(d, p.x, n_bytes), x, n_bytes);
+    p.out = on_device(d, NULL, n_bytes);
+    p.rounded = rounded_on_device(d, N_ROWS, dim, t);
+    p.keep_out = 1;
+    assert_ok(device_ops(d)->rmsnorm(d, NULL, &p));
+    assert_rounded(d, &p.rounded, floats, N_ROWS, dim);
+    assert_same_bits("kept floats", from_device(d, p.out, n_bytes), floats, n_bytes);
     cuda_test_free_all(d);
 }
 
