@@ -183,13 +183,13 @@ static void long_prompts_do_not_wait_for_all_short_ones(void **state)
     world_close(&w);
 }
 
-/* Let steps run, with two more first tokens due in each, until the answer of slot 0 is so old or
- * has ended. */
+/* Let steps run, with a first token due in each for each place, until the answer of slot 0 is so
+ * old or has ended. */
 static void until_age(struct world *w, double age_s, uint32_t *next)
 {
     while (w->jobs[0].is_live && world_seconds(w->now_ns - w->jobs[0].came_ns) < age_s) {
-        assert_true(*next + 2 <= w->config.n_slots);
-        for (int k = 0; k < 2; k++)
+        assert_true(*next + w->config.n_running_max <= w->config.n_slots);
+        for (uint32_t k = 0; k < w->config.n_running_max; k++)
             world_submit(w, (*next)++, 20, 60);
         assert_true(world_step(w));
     }
