@@ -15,10 +15,10 @@
 #include "server/api/shape.h"
 
 struct native_state {
-    bool is_list;       /* the answer is a list: the request had a list of prompts, or n */
-    bool names_tokens;  /* logprobs have the text of their tokens */
+    bool is_list;        /* the answer is a list: the request had a list of prompts, or n */
+    bool names_tokens;   /* logprobs have the text of their tokens */
     int64_t prompt_from; /* logprobs of the prompt begin at this token; -1: there are none */
-    struct buf *texts;  /* [n_texts] of a stream's answers, so far */
+    struct buf *texts;   /* [n_texts] of a stream's answers, so far */
     uint32_t n_texts;
 };
 

@@ -29,9 +29,9 @@ static const struct {
     const char *name;
     enum rule rule;
 } fields[] = {
-    {"query", OWN},           {"items", OWN},      {"label_token_ids", OWN},
-    {"apply_softmax", OWN},   {"item_first", OWN}, {"model", COPIED},
-    {"add_special_tokens", COPIED}, {"cache_salt", COPIED}, {"priority", COPIED},
+    {"query", OWN},       {"items", OWN},    {"label_token_ids", OWN},       {"apply_softmax", OWN},
+    {"item_first", OWN},  {"model", COPIED}, {"add_special_tokens", COPIED}, {"cache_salt", COPIED},
+    {"priority", COPIED},
 };
 
 struct labels {
@@ -252,8 +252,8 @@ static void write_usage(struct writer *w, const struct call *call)
     }
     write_format(w,
                  "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%u,"
-                 "\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64
-                 "}}",
+                 "\"total_tokens\":%" PRIu64
+                 ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}",
                  n, call->n_prompts, n + call->n_prompts, n_cached);
 }
 
@@ -304,10 +304,10 @@ static const struct shape answer_labels = {.name = "generative_scoring",
                                            .whole = write_list,
                                            .destroy = free};
 static const struct shape answer_scoring = {.name = "score",
-                                     .id_prefix = "score",
-                                     .kind = PARAMS_COMPLETION,
-                                     .whole = write_scores,
-                                     .destroy = free};
+                                            .id_prefix = "score",
+                                            .kind = PARAMS_COMPLETION,
+                                            .whole = write_scores,
+                                            .destroy = free};
 
 void api_labels(struct server *srv, struct http_exchange *x)
 {

@@ -85,8 +85,9 @@ static enum status check(const struct json *body, struct buf *why)
             return s;
     }
     if (!text == !ids)
-        return buf_why(why, ERR_INVALID, "%s", text ? "input_ids: text and input_ids are both set"
-                                                    : "text: is required, or input_ids");
+        return buf_why(why, ERR_INVALID, "%s",
+                       text ? "input_ids: text and input_ids are both set"
+                            : "text: is required, or input_ids");
     if (text && !js_is(text, JS_STRING) && !js_is(js_at(text, 0), JS_STRING))
         return buf_why(why, ERR_INVALID, "text: expected a string or an array of strings, got %s",
                        js_type_name(js_typeof(text)));
@@ -125,8 +126,8 @@ static enum status make_body(struct json *made, const struct json *body)
 }
 
 /* Read what logprobs are wanted, and add it to the completion's body. */
-static enum status read_logprobs(struct native_state *n, struct json *made,
-                                 const struct json *body, struct buf *why)
+static enum status read_logprobs(struct native_state *n, struct json *made, const struct json *body,
+                                 struct buf *why)
 {
     bool wanted = false, streams = js_get_set(made, "stream") != NULL;
     int64_t n_tops = 0;
@@ -171,8 +172,8 @@ static enum status read_call(struct call *call, const struct json *body, struct 
         known[i] = fields[i].name;
     unknown_fields_find(&call->params.unknown, body, "", known, ARRAY_SIZE(known));
     const struct json *prompt = js_get(call->made, "prompt");
-    n->is_list = call->params.n > 1 ||
-                 (js_is(prompt, JS_ARRAY) && !js_is(js_at(prompt, 0), JS_INT));
+    n->is_list =
+        call->params.n > 1 || (js_is(prompt, JS_ARRAY) && !js_is(js_at(prompt, 0), JS_INT));
     if (s == OK)
         s = prompt_list_parse(&call->prompts, &call->n_prompts, call->srv, call->made,
                               &call->params, why);

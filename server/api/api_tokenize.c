@@ -129,7 +129,7 @@ static enum status add_tokens(struct tokens *t, const struct server *srv, const 
         write_puts(&t->strings, is_next ? "," : "");
         write_strings(&t->strings, srv, p);
     }
-    return t->ids.status != OK ? t->ids.status
+    return t->ids.status != OK      ? t->ids.status
            : t->counts.status != OK ? t->counts.status
                                     : t->strings.status;
 }

@@ -57,7 +57,7 @@ static uint64_t salt_number(const struct params *p, const char *salt)
 }
 
 static enum status read_salt(struct params *p, const struct server *srv, const struct json *body,
-                              struct buf *why)
+                             struct buf *why)
 {
     const char *salt = NULL;
     size_t len = 0;

@@ -15,7 +15,7 @@
 #define N_OUT 700 /* a request of so many tokens outlives the calls beside it */
 #define N_TRIES 20
 
-static atomic_bool is_lent;      /* blocks of the cache are lent: it cannot sleep yet */
+static atomic_bool is_lent; /* blocks of the cache are lent: it cannot sleep yet */
 static atomic_uint n_sleeps_tried, n_resets;
 
 bool __real_cache_sleep(struct cache *c);

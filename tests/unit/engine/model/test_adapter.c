@@ -335,8 +335,8 @@ static void files_that_wait_or_shrink_are_refused(void **state)
 
 /* --- the end of the list --- */
 
-static struct adapter *held;   /* by a request of another thread, which lets go */
-static struct adapter trap;    /* what memory of a freed adapter may lead to */
+static struct adapter *held; /* by a request of another thread, which lets go */
+static struct adapter trap;  /* what memory of a freed adapter may lead to */
 static uint32_t n_displaced;
 
 void __real_adapter_displace(struct adapter *a);
