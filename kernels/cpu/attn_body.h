@@ -110,7 +110,7 @@ ALWAYS_INLINE void attn_values_common(const struct attn_group *g, uint32_t n, en
     } while (j < g->n_common);
 }
 
-/* What single rows see beyond that, and the end of the group's tiles. */
+/* Keys that single rows see beyond those, and the end of the group's tiles. */
 ALWAYS_INLINE void attn_finish(const struct attn_group *g, int n_rows, bool is_windowed,
                                const float *max, const float *sum)
 {

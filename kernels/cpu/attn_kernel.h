@@ -18,7 +18,7 @@
 struct attn_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
-    /* What is computed in its place behind the segment, to prefetch; NULL: nothing is known. */
+    /* The task in its place behind the segment, to prefetch; NULL: none is known. */
     const struct attn_task *next_task;
     const struct attn_segment *next;
     const float *q;            /* [d][rows] */
@@ -216,7 +216,7 @@ ALWAYS_INLINE void attn_broadcast(vf *b, int n_rows, const float *a, size_t a_ro
 
 /* --- scores --- */
 
-/* What one loop of scores reads: the keys of `nb` groups from `at` on of n that take turns, in one
+/* Reads of one loop of scores: the keys of `nb` groups from `at` on of n that take turns, in one
  * block; or of group `at`, in `nb` blocks. */
 struct attn_reads {
     const struct attn_group *g;

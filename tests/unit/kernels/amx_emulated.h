@@ -2,8 +2,8 @@
  *
  * kernels/cpu/amx.h includes this file where AMX_EMULATED names it, so that a test runs the kernels
  * of cpu_amx.c themselves. Sums are in the order of Intel's manual: tdpbf16ps adds even and odd
- * elements of a step apart, without numbers below 2^-126. What a processor refuses (a tile without
- * rows, shapes that do not fit) ends the test.
+ * elements of a step apart, without numbers below 2^-126. Calls that a processor refuses (a tile
+ * without rows, shapes that do not fit) end the test.
  *
  * Owns    the tiles of each thread.
  * Thread  any. */
