@@ -342,14 +342,13 @@ static uint32_t n_displaced;
 void __real_adapter_displace(struct adapter *a);
 void __wrap_adapter_displace(struct adapter *a)
 {
-    struct adapter *mine = held;
-
     assert_ptr_not_equal(a, &trap);
     n_displaced++;
     __real_adapter_displace(a);
+    if (a != held)
+        return;
     held = NULL;
-    if (a == mine)
-        adapter_unref(a);
+    adapter_unref(a);
 }
 
 void __real_adapter_free(struct adapter *a);
