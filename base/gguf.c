@@ -15,11 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/gguf_inner.h"
 #include "base/little_endian.h"
 
@@ -536,12 +536,13 @@ bool gguf_is(const char *path)
 {
     unsigned char magic[4];
     struct stat st;
-    FILE *f = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "rbe") : NULL;
-    bool is = f && fread(magic, 1, sizeof magic, f) == sizeof magic &&
-              memcmp(magic, "GGUF", sizeof magic) == 0;
+    int fd;
 
-    if (f)
-        fclose(f);
+    if (file_open(&fd, &st, path, NULL) != OK)
+        return false;
+    bool is = pread(fd, magic, sizeof magic, 0) == sizeof magic &&
+              memcmp(magic, "GGUF", sizeof magic) == 0;
+    close(fd);
     return is;
 }
 

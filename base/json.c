@@ -1,6 +1,5 @@
 #include "base/json.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -9,6 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/json_memory.h"
 #include "base/utf8.h"
 #include "base/json_text.h"
@@ -238,28 +238,6 @@ enum status js_parse(struct json **out, const char *text, size_t len, struct buf
     return js_parse_limited(out, text, len, &limits, why);
 }
 
-static enum status read_file(struct buf *text, const char *path, struct buf *why)
-{
-    char chunk[65536];
-    size_t n;
-    enum status s = OK;
-    FILE *f = fopen(path, "rb");
-
-    if (!f)
-        return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "cannot open %s: %s", path,
-                       strerror(errno));
-    while (s == OK && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        s = buf_append(text, chunk, n);
-    if (s == OK && ferror(f))
-        s = buf_why(why, ERR_IO, "cannot read %s", path);
-    else if (s == ERR_TOO_LARGE)
-        buf_why(why, s, "%s is larger than %zu bytes", path, text->max);
-    else if (s == ERR_NOMEM)
-        buf_why(why, s, "out of memory while reading %s", path);
-    fclose(f);
-    return s;
-}
-
 enum status js_parse_file(struct json **out, const char *path, size_t max_bytes, struct buf *why)
 {
     struct buf text, inner;
@@ -267,7 +245,7 @@ enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
     *out = NULL;
     buf_init(&text, max_bytes);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = read_file(&text, path, why);
+    enum status s = file_read(&text, path, why);
     if (s == OK) {
         s = js_parse(out, buf_str(&text), text.len, &inner);
         if (s != OK)

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/flags.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -150,23 +151,19 @@ static enum status open_device(struct engine *e, struct buf *why)
 static enum status load_chat_template(struct engine *e, struct buf *why)
 {
     const char *source = e->tokenizer ? tokenizer_chat_template(e->tokenizer) : NULL;
-    struct buf file;
-    enum status s = OK;
+    struct buf file, words;
 
     if (!e->config.chat_template_file)
         return source ? chat_template_create(&e->chat_template, source, strlen(source), why) : OK;
-    FILE *f = fopen(e->config.chat_template_file, "rb");
-    if (!f)
-        return buf_why(why, ERR_NOT_FOUND, "{chat_template}: cannot open %s",
-                       e->config.chat_template_file);
     buf_init(&file, TEMPLATE_BYTES_MAX);
-    s = buf_reserve(&file, TEMPLATE_BYTES_MAX);
-    if (s == OK) {
-        file.len = fread(file.data, 1, TEMPLATE_BYTES_MAX, f);
-        s = chat_template_create(&e->chat_template, file.data, file.len, why);
-    }
+    buf_init(&words, BUF_WHY_MAX / 2);
+    enum status s = file_read(&file, e->config.chat_template_file, &words);
+    if (s != OK)
+        buf_why(why, s, "{chat_template}: %s", buf_str(&words));
+    else
+        s = chat_template_create(&e->chat_template, buf_str(&file), file.len, why);
+    buf_fini(&words);
     buf_fini(&file);
-    fclose(f);
     return s;
 }
 

@@ -36,11 +36,23 @@ static enum status check_name(const struct server *srv, const char *name, struct
     return OK;
 }
 
+static enum status check_base(const char *base, struct buf *why)
+{
+    size_t n = base ? strlen(base) : 0;
+
+    return n < ADAPTER_NAME_BYTES
+               ? OK
+               : buf_why(why, ERR_INVALID, "base_model_name: expected at most %d bytes, got %zu",
+                         ADAPTER_NAME_BYTES - 1, n);
+}
+
 static enum status load(struct server *srv, const struct lora_module *m, const char *dir,
                         bool replace, struct buf *why)
 {
     enum status s = check_name(srv, m->name, why);
 
+    if (s == OK)
+        s = check_base(m->base, why);
     return s == OK
                ? adapters_load(engine_adapters(srv->engine), m->name, dir, m->base, replace, why)
                : s;

@@ -340,7 +340,7 @@ static bool is_locked(const char *dir)
 
     if (snprintf(path, sizeof path, "%s/lock", dir) >= (int)sizeof path)
         return false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return false;
     bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

@@ -56,7 +56,7 @@ static enum status init_tier(struct replace *r, struct tier *t, uint64_t capacit
     if (!t->sky)
         return ERR_NOMEM;
     for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
-        t->sky[order].full = 1; /* no entry is known: all bins above 0 fit */
+        t->sky[order].full = 1 - N_BINS; /* no entry is known: all bins fit */
     t->order = r->is_shared ? ORDER_RECENCY : ORDER_WORTH;
     return OK;
 }

@@ -77,7 +77,7 @@ static void settle(struct skyline *sky, uint64_t capacity)
         sky->line = fmax(sky->line, (double)sky->full / BINS_PER_KEY);
 }
 
-static void sky_add(struct skyline *sky, double key, uint64_t bytes, uint64_t capacity)
+static void sky_add(struct skyline *sky, double key, uint64_t bytes)
 {
     int64_t bin = bin_of(key);
 
@@ -87,7 +87,6 @@ static void sky_add(struct skyline *sky, double key, uint64_t bytes, uint64_t ca
     *bin_at(sky, bin) += bytes;
     if (bin >= sky->full)
         sky->above += bytes;
-    settle(sky, capacity);
 }
 
 static void sky_remove(struct skyline *sky, double key, uint64_t bytes)
@@ -223,10 +222,13 @@ void contest_entered(struct replace *r, uint32_t tier, uint32_t id)
 void contest_know(struct replace *r, uint32_t tier, uint32_t id)
 {
     struct tier *t = &r->tiers[tier];
+    const struct entry *e = &r->entries[id];
 
-    for (uint32_t order = 0; r->entries[id].is_counted && order < N_ORDERS_MAX; order++)
-        sky_add(&t->sky[order], place_of(r, tier, id)->key[order], r->entries[id].bytes,
-                t->capacity);
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++) {
+        if (e->is_counted)
+            sky_add(&t->sky[order], place_of(r, tier, id)->key[order], e->bytes);
+        settle(&t->sky[order], t->capacity);
+    }
 }
 
 void contest_forget(struct replace *r, uint32_t tier, uint32_t id)
@@ -276,6 +278,8 @@ void contest_check(const struct replace *r, uint32_t tier)
             n_bytes += sky->bytes[i];
         ASSERT(n_bytes == count_known(r, tier, order, &above));
         ASSERT(above == sky->above && above <= t->capacity);
+        ASSERT(!in_ring(sky, sky->full - 1) ||
+               above + sky->bytes[(uint64_t)(sky->full - 1) & (N_BINS - 1)] > t->capacity);
         ASSERT(sky->full > sky->top - N_BINS && sky->full <= sky->top + 1);
     }
 }

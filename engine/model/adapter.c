@@ -18,6 +18,8 @@
 #define LAYERS "model.layers."
 /* Of the hash: a change of the arithmetic needs another one. */
 #define HASH_WORDS "tarn adapter 1"
+/* Of a file of tensors: its header, which has about 200 bytes for each of them. */
+#define HEADER_BYTES_MAX ((size_t)16 << 20)
 #define ALIGN 256
 #define MODULE_BYTES 128
 #define N_TARGETS 7
@@ -396,6 +398,22 @@ static enum status fill(struct reader *r)
     return pack(r);
 }
 
+/* The bytes of a file that has each matrix with the largest rank. The file is copied before it is
+ * read, because another process may cut it off meanwhile. */
+static size_t file_bytes_max(const struct adapter_source *src)
+{
+    size_t n_bytes = HEADER_BYTES_MAX;
+    struct target targets[N_TARGETS];
+
+    for (uint32_t layer = 0; layer < src->model->n_layers; layer++) {
+        list_targets(src, layer, targets);
+        for (uint32_t i = 0; i < N_TARGETS; i++)
+            if (targets[i].name)
+                n_bytes += sizeof(float) * src->rank_max * ((size_t)targets[i].n + targets[i].k);
+    }
+    return n_bytes;
+}
+
 enum status adapter_load(struct adapter **out, const struct adapter_source *source, struct buf *why)
 {
     struct reader r = {.source = source, .why = why};
@@ -409,7 +427,7 @@ enum status adapter_load(struct adapter **out, const struct adapter_source *sour
     if (s == OK)
         s = create(&r);
     if (s == OK)
-        s = safetensors_open_file(&r.file, source->dir, FILE_NAME, why);
+        s = safetensors_copy_file(&r.file, source->dir, FILE_NAME, file_bytes_max(source), why);
     if (s == OK)
         s = read_tensors(&r);
     if (s == OK)

@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/json.h"
 
 #define GGUF ".gguf"
@@ -278,19 +279,17 @@ enum status hub_repo_path(const struct hub_name *h, struct buf *path)
 /* The commit that a branch or tag stands for; the name itself when there is no such ref. */
 static enum status read_ref(const char *repo, const char *revision, char commit[HUB_NAME_BYTES_MAX])
 {
-    struct buf path;
-    FILE *f = NULL;
+    struct buf path, text;
 
     snprintf(commit, HUB_NAME_BYTES_MAX, "%s", revision);
     buf_init(&path, 2 * HUB_PATH_BYTES_MAX);
+    buf_init(&text, HUB_NAME_BYTES_MAX - 1);
     enum status s = buf_printf(&path, "%s/refs/%s", repo, revision);
-    if (s == OK)
-        f = fopen(buf_str(&path), "r");
-    if (f) {
-        if (fgets(commit, HUB_NAME_BYTES_MAX, f))
-            commit[strcspn(commit, " \r\n")] = '\0';
-        fclose(f);
+    if (s == OK && file_read(&text, buf_str(&path), NULL) == OK && text.len > 0) {
+        snprintf(commit, HUB_NAME_BYTES_MAX, "%s", buf_str(&text));
+        commit[strcspn(commit, " \r\n")] = '\0';
     }
+    buf_fini(&text);
     buf_fini(&path);
     return s;
 }

@@ -26,6 +26,7 @@ struct safetensors {
     uint32_t n_shards;
     struct tensor *tensors; /* sorted by name */
     uint32_t n_tensors, cap;
+    size_t copy_bytes_max; /* of a file that is copied; 0: files are mapped */
 };
 
 /* Bytes of one element of each type of the format; 0: an unknown type. */
@@ -258,7 +259,8 @@ static enum status open_shard(struct safetensors *st, const char *dir, const cha
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return buf_why(why, ERR_INVALID, "model path is too long");
     struct shard *sh = &st->shards[st->n_shards];
-    enum status s = mapfile_open(&sh->file, path, why);
+    enum status s = st->copy_bytes_max ? mapfile_copy(&sh->file, path, st->copy_bytes_max, why)
+                                       : mapfile_open(&sh->file, path, why);
     if (s != OK)
         return s;
     st->n_shards++;
@@ -320,9 +322,9 @@ static enum status sort_tensors(struct safetensors *st, struct buf *why)
     return OK;
 }
 
-/* Open one file, or (name NULL) the checkpoint of the directory. */
+/* Open the checkpoint of the directory, or copy one file, whose limit is n_bytes_max. */
 static enum status open_files(struct safetensors **out, const char *dir, const char *name,
-                              struct buf *why)
+                              size_t n_bytes_max, struct buf *why)
 {
     struct safetensors *st = calloc(1, sizeof *st);
     struct json *index = NULL;
@@ -332,6 +334,7 @@ static enum status open_files(struct safetensors **out, const char *dir, const c
     *out = NULL;
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory");
+    st->copy_bytes_max = n_bytes_max;
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
     if (!name && access(path, F_OK) == 0) {
         s = js_parse_file(&index, path, INDEX_BYTES_MAX, why);
@@ -353,13 +356,13 @@ static enum status open_files(struct safetensors **out, const char *dir, const c
 
 enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why)
 {
-    return open_files(out, dir, NULL, why);
+    return open_files(out, dir, NULL, 0, why);
 }
 
-enum status safetensors_open_file(struct safetensors **out, const char *dir, const char *name,
-                                  struct buf *why)
+enum status safetensors_copy_file(struct safetensors **out, const char *dir, const char *name,
+                                  size_t n_bytes_max, struct buf *why)
 {
-    return open_files(out, dir, name, why);
+    return open_files(out, dir, name, n_bytes_max, why);
 }
 
 void safetensors_close(struct safetensors *st)

@@ -1,4 +1,4 @@
-/* safetensors.h - the tensors of a checkpoint: one file or many, mapped, never copied.
+/* safetensors.h - the tensors of a checkpoint: one file or many, mapped; or one file, copied.
  *
  * File format (huggingface/safetensors): u64 little-endian n; n bytes of JSON, an object of name ->
  * {"dtype", "shape", "data_offsets": [begin, end)}, offsets counting from 8 + n; then data.
@@ -27,9 +27,10 @@ struct safetensors;
 
 /* Open DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists. */
 NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why);
-/* Open the one file DIR/NAME. */
-NODISCARD enum status safetensors_open_file(struct safetensors **out, const char *dir,
-                                            const char *name, struct buf *why);
+/* Copy the one file DIR/NAME of at most n_bytes_max bytes into memory: whatever happens to the file
+ * later, the tensors stay as they are. */
+NODISCARD enum status safetensors_copy_file(struct safetensors **out, const char *dir,
+                                            const char *name, size_t n_bytes_max, struct buf *why);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
 /* Return the file in which a tensor lies, open until safetensors_close(), and the offset of the
  * tensor's first byte. Not for two threads at once. ERR_IO if the file cannot be opened again or is

@@ -29,6 +29,26 @@ struct amx_config {
     uint8_t rows[16];
 };
 
+#ifdef AMX_EMULATED /* a test's header, which has these instructions in C */
+#include AMX_EMULATED
+#else
+#define AMX_CONFIGURE(c) __asm__ volatile("ldtilecfg %0" ::"m"(c))
+#define AMX_RELEASE() __asm__ volatile("tilerelease")
+/* GCC's own intrinsic for tile loads does not declare that it reads memory. */
+#define AMX_LOAD(tile, base, stride)                                                               \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride))           \
+                     : "memor"                                                                     \
+                       "y")
+#define AMX_STORE(tile, base, stride)                                                              \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride))       \
+                     : "memory")
+#define AMX_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
+/* C += A B: bf16, signed bytes, and signed bytes of A times unsigned bytes of B. */
+#define AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define AMX_U8(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#endif
+
 /* Set the shape: row blocks of m0 and m1 rows (either may be 0), steps of k_bytes along K. */
 static inline void amx_shape_of(uint32_t m0, uint32_t m1, uint32_t k_bytes)
 {
@@ -46,7 +66,7 @@ static inline void amx_shape_of(uint32_t m0, uint32_t m1, uint32_t k_bytes)
         c.rows[i] = (uint8_t)(k_bytes / 4);
         c.row_bytes[i] = AMX_ROW_BYTES;
     }
-    __asm__ volatile("ldtilecfg %0" ::"m"(c));
+    AMX_CONFIGURE(c);
 }
 
 /* Set the shape for a group of n_rows. */
@@ -59,22 +79,8 @@ static inline void amx_shape(uint32_t n_rows, uint32_t k_bytes)
 
 static inline void amx_done(void)
 {
-    __asm__ volatile("tilerelease");
+    AMX_RELEASE();
 }
-
-/* GCC's own intrinsic for tile loads does not declare that it reads memory. */
-#define AMX_LOAD(tile, base, stride)                                                               \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride))           \
-                     : "memor"                                                                     \
-                       "y")
-#define AMX_STORE(tile, base, stride)                                                              \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride))       \
-                     : "memory")
-#define AMX_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
-/* C += A B: bf16, signed bytes, and signed bytes of A times unsigned bytes of B. */
-#define AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-#define AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-#define AMX_U8(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 /* All of C; `two`: there is a second row block. Rows of C are 128 bytes. */
 ALWAYS_INLINE void amx_zero(bool two)

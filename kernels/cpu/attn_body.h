@@ -30,10 +30,13 @@
 /* Chunks of tasks that a thread gets on average: a task prefetches the first keys of the next one
  * of its chunk, and with few chunks threads end at different times. */
 #define ATTN_CHUNKS 8
+/* Tasks of a chunk at least, where all of them have few queries: they share a side. */
+#define ATTN_CHUNK_SIDE 4
 /* Most queries of a task; they walk the segments together. */
 #define ATTN_QUERIES 48
-/* Most tasks that walk the segments side by side. */
-#define ATTN_SIDE_MAX (ATTN_QUERIES / ATTN_FEW_ROWS)
+/* Most tasks that walk the segments side by side. The scratch memory holds the scores of
+ * CPU_ATTN_ROWS_MAX rows. */
+#define ATTN_SIDE_MAX 8
 
 /* Merge the tile into the row's running result by log-sum-exp. */
 static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
@@ -78,16 +81,12 @@ static float *attn_row_scores(const struct attn_group *g, int row)
     return g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
 }
 
-/* The kernel of a group; n_rows and t are constants in every instance. */
-KERNEL_BODY void attn_group(const struct attn_group *g, enum dtype t, int n_rows)
+/* Turn the scores of a group's rows into probabilities, with their maxima and sums. */
+ALWAYS_INLINE void attn_probabilities(const struct attn_group *g, enum dtype t, int n_rows,
+                                      float *max, float *sum)
 {
-    const struct attn_task *task = g->task;
-    bool is_windowed = g->hidden[n_rows - 1] > 0; /* of the last row, which has most hidden keys */
-    float max[ROWS_MAX] = {0}, sum[ROWS_MAX] = {0};
-
-    attn_scores(g, t, n_rows);
     for (int r = 0; r < n_rows; r++) {
-        if (task->job->p->soft_cap > 0)
+        if (g->task->job->p->soft_cap > 0)
             attn_cap_scores(g, (uint32_t)r);
         if (g->hidden[r] < g->n_keys[r])
             max[r] = attn_softmax_top(attn_row_scores(g, r), g->hidden[r], g->n_keys[r]);
@@ -95,10 +94,28 @@ KERNEL_BODY void attn_group(const struct attn_group *g, enum dtype t, int n_rows
     for (int r = 0; r < n_rows; r++) /* the rows' maxima do not wait for each other */
         if (g->hidden[r] < g->n_keys[r])
             sum[r] = attn_softmax(g, t, attn_row_scores(g, r), g->hidden[r], g->n_keys[r], max[r]);
-    if (is_windowed)
-        attn_values_window(g, t, n_rows);
-    else
-        attn_values(g, t, 0, n_rows, 0, g->n_common);
+}
+
+/* The sums over values that every row of its group sees. A side goes on block by block. */
+ALWAYS_INLINE void attn_values_common(const struct attn_group *g, uint32_t n, enum dtype t,
+                                      int n_rows)
+{
+    const uint32_t step = n > 1 ? KV_BLOCK_TOKENS : KV_SEGMENT_TOKENS_MAX;
+    uint32_t j = 0;
+
+    do {
+        for (uint32_t h = 0; h < n; h++)
+            attn_values(g, n, h, t, 0, n_rows, j, min_u32(j + step, g->n_common));
+        j += step;
+    } while (j < g->n_common);
+}
+
+/* Keys that single rows see beyond those, and the end of the group's tiles. */
+ALWAYS_INLINE void attn_finish(const struct attn_group *g, int n_rows, bool is_windowed,
+                               const float *max, const float *sum)
+{
+    const struct attn_task *task = g->task;
+
     for (int r = 0; r < n_rows; r++) {
         if (g->n_keys[r] <= g->hidden[r])
             continue;
@@ -112,26 +129,47 @@ KERNEL_BODY void attn_group(const struct attn_group *g, enum dtype t, int n_rows
     }
 }
 
+/* The kernel of n groups, which differ in their KV head only; n_rows and t are constants in every
+ * instance. */
+KERNEL_BODY void attn_group(const struct attn_group *g, uint32_t n, enum dtype t, int n_rows)
+{
+    bool is_windowed = g->hidden[n_rows - 1] > 0; /* of the last row, which has most hidden keys */
+    float max[CPU_ATTN_ROWS_MAX] = {0}, sum[CPU_ATTN_ROWS_MAX] = {0};
+    const uint32_t rows = (uint32_t)n_rows;
+
+    attn_scores(g, n, t, n_rows);
+    for (uint32_t h = 0; h < n; h++)
+        attn_probabilities(&g[h], t, n_rows, max + h * rows, sum + h * rows);
+    if (!is_windowed)
+        attn_values_common(g, n, t, n_rows);
+    else
+        for (uint32_t h = 0; h < n; h++)
+            attn_values_window(&g[h], t, n_rows);
+    for (uint32_t h = 0; h < n; h++)
+        attn_finish(&g[h], n_rows, is_windowed, max + h * rows, sum + h * rows);
+}
+
+/* Only few rows come in sides. */
 #define ATTN_GROUPS(rows)                                                                          \
-    static void attn_f32_##rows(const struct attn_group *g)                                        \
+    static void attn_f32_##rows(const struct attn_group *g, uint32_t n)                            \
     {                                                                                              \
-        attn_group(g, DTYPE_F32, rows);                                                            \
+        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_F32, rows);                             \
     }                                                                                              \
-    static void attn_f16_##rows(const struct attn_group *g)                                        \
+    static void attn_f16_##rows(const struct attn_group *g, uint32_t n)                            \
     {                                                                                              \
-        attn_group(g, DTYPE_F16, rows);                                                            \
+        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_F16, rows);                             \
     }                                                                                              \
-    static void attn_bf16_##rows(const struct attn_group *g)                                       \
+    static void attn_bf16_##rows(const struct attn_group *g, uint32_t n)                           \
     {                                                                                              \
-        attn_group(g, DTYPE_BF16, rows);                                                           \
+        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_BF16, rows);                            \
     }                                                                                              \
-    static void attn_i8_##rows(const struct attn_group *g)                                         \
+    static void attn_i8_##rows(const struct attn_group *g, uint32_t n)                             \
     {                                                                                              \
-        attn_group(g, DTYPE_I8, rows);                                                             \
+        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_I8, rows);                              \
     }                                                                                              \
-    static void attn_f8_##rows(const struct attn_group *g)                                         \
+    static void attn_f8_##rows(const struct attn_group *g, uint32_t n)                             \
     {                                                                                              \
-        attn_group(g, DTYPE_F8, rows);                                                             \
+        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_F8, rows);                              \
     }
 #define ATTN_ROW(rows)                                                                             \
     [rows - 1] = {attn_f32_##rows, attn_f16_##rows, attn_bf16_##rows, attn_i8_##rows,              \
@@ -155,7 +193,7 @@ ATTN_GROUPS(12)
 
 /* Types of KV: the float types, then I8 and F8. */
 #define ATTN_TYPES (DTYPE_FLOATS + 2)
-static void (*const attn_groups[ROWS_MAX][ATTN_TYPES])(const struct attn_group *) = {
+static void (*const attn_groups[ROWS_MAX][ATTN_TYPES])(const struct attn_group *, uint32_t) = {
     ATTN_ROW(1), ATTN_ROW(2), ATTN_ROW(3),  ATTN_ROW(4),
 #if ROWS_MAX >= 6
     ATTN_ROW(5), ATTN_ROW(6),
@@ -227,25 +265,47 @@ static void attn_pack(const struct attn_task *task)
     }
 }
 
-/* `next`: the segment behind it of next_task, or NULL. */
-static void attn_segment(const struct attn_task *task, const struct attn_segment *seg,
-                         const struct attn_task *next_task, const struct attn_segment *next)
+/* Tasks that walk segments side by side: of one sequence, with equal queries and ascending KV
+ * heads. More than one only with few queries. */
+struct attn_side_tasks {
+    const struct attn_task *tasks;
+    uint32_t n;
+};
+
+/* The group of n_rows queries from `first` on. */
+static void attn_group_init(struct attn_group *g, const struct attn_task *task,
+                            const struct attn_segment *seg, uint32_t first, uint32_t n_rows)
 {
-    struct attn_group g = {.task = task, .seg = seg, .next_task = next_task, .next = next};
+    g->task = task;
+    g->seg = seg;
+    g->first = first;
+    g->q = task->mem->q + (size_t)first * task->job->dim;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        g->n_keys[r] = attn_visible(task, seg, task->query0 + first + r);
+        g->hidden[r] = attn_hidden(task, seg, task->query0 + first + r);
+    }
+    g->n_common = g->n_keys[0]; /* rows ascend in position, so the first sees the fewest keys */
+    g->n_any = g->n_keys[n_rows - 1];
+}
+
+/* `next`: the segment behind it, of next_side; or NULL. */
+static void attn_segment(struct attn_side_tasks side, const struct attn_segment *seg,
+                         struct attn_side_tasks next_side, const struct attn_segment *next)
+{
+    const struct attn_task *task = side.tasks;
+    struct attn_group g[ATTN_SIDE_MAX];
     uint32_t rows;
 
     ASSERT(seg->n_tokens <= KV_SEGMENT_TOKENS_MAX);
-    for (g.first = 0; g.first < task->n_queries; g.first += rows) {
-        rows = attn_group_rows(task->n_queries - g.first);
-        for (uint32_t r = 0; r < rows; r++) {
-            g.n_keys[r] = attn_visible(task, seg, task->query0 + g.first + r);
-            g.hidden[r] = attn_hidden(task, seg, task->query0 + g.first + r);
+    for (uint32_t first = 0; first < task->n_queries; first += rows) {
+        rows = attn_group_rows(task->n_queries - first);
+        for (uint32_t i = 0; i < side.n; i++) {
+            attn_group_init(&g[i], &side.tasks[i], seg, first, rows);
+            g[i].next_task = i < next_side.n ? &next_side.tasks[i] : NULL;
+            g[i].next = g[i].next_task ? next : NULL;
         }
-        g.n_common = g.n_keys[0]; /* rows ascend in position, so the first sees the fewest keys */
-        g.n_any = g.n_keys[rows - 1];
-        g.q = task->mem->q + (size_t)g.first * task->job->dim;
-        if (g.n_any > g.hidden[0])
-            attn_groups[rows - 1][task->job->type](&g);
+        if (g->n_any > g->hidden[0])
+            attn_groups[rows - 1][task->job->type](g, side.n);
     }
 }
 
@@ -295,50 +355,43 @@ static const struct attn_segment *attn_first_segment(const struct attn_task *tas
     return task->job->p->segments + task->seq->seg0;
 }
 
-/* Tasks [n] of KV heads of one sequence, segment by segment. `next`: the task behind them, or
- * NULL. */
-static void attn_walk(const struct attn_task *tasks, uint32_t n, const struct attn_task *next)
+/* Tasks segment by segment. `next`: those behind them, or none. */
+static void attn_walk(struct attn_side_tasks side, struct attn_side_tasks next)
 {
-    const struct attn_segment *segs = attn_first_segment(tasks);
-    uint32_t n_segs = tasks->seq->n_segs;
+    const struct attn_segment *segs = attn_first_segment(side.tasks), *behind = NULL;
+    uint32_t n_segs = side.tasks->seq->n_segs;
 
-    for (uint32_t i = 0; i < n; i++)
-        attn_pack(&tasks[i]);
-    for (uint32_t at = 0; at < n_segs * n; at++) {
-        uint32_t s = at / n, i = at % n;
-
-        if (at + 1 < n_segs * n)
-            attn_segment(&tasks[i], &segs[s], &tasks[(i + 1) % n], &segs[(at + 1) / n]);
-        else
-            attn_segment(&tasks[i], &segs[s], next,
-                         next && next->seq->n_segs > 0 ? attn_first_segment(next) : NULL);
-    }
+    if (next.n > 0 && next.tasks->seq->n_segs > 0)
+        behind = attn_first_segment(next.tasks);
+    for (uint32_t i = 0; i < side.n; i++)
+        attn_pack(&side.tasks[i]);
+    for (uint32_t s = 0; s + 1 < n_segs; s++)
+        attn_segment(side, &segs[s], side, &segs[s + 1]);
+    if (n_segs > 0)
+        attn_segment(side, &segs[n_segs - 1], next, behind);
 }
 
-/* `next`: the task behind it, or NULL. */
-static void attn_task_run(const struct attn_task *task, const struct attn_task *next)
+static void attn_side_tasks_run(struct attn_side_tasks side, struct attn_side_tasks next)
 {
 #ifdef HAVE_AMX
-    if (task->job->amx) {
-        attn_amx_task(task);
+    if (side.tasks->job->amx) {
+        attn_amx_task(side.tasks);
         return;
     }
 #endif
-    attn_walk(task, 1, next);
+    attn_walk(side, next);
 }
 
-/* Tasks of one sequence that walk its segments side by side. The keys of all KV heads in a block
- * lie behind each other, and so do the values. A task of few queries reads them from memory, and
- * what the hardware prefetches behind the end of one head's is the next head's then. */
+/* Their memory. */
 struct attn_side {
     struct attn_task tasks[ATTN_SIDE_MAX]; /* the last n; KV heads ascend */
     struct cpu_attn_scratch mem[ATTN_SIDE_MAX];
     uint32_t n;
 };
 
-static const struct attn_task *attn_side_first(const struct attn_side *side)
+static struct attn_side_tasks attn_side_all(const struct attn_side *side)
 {
-    return side->n > 0 ? &side->tasks[ATTN_SIDE_MAX - side->n] : NULL;
+    return (struct attn_side_tasks){side->tasks + ATTN_SIDE_MAX - side->n, side->n};
 }
 
 /* Fill `side` with tasks from number `begin` on; returns the number behind them. */
@@ -365,15 +418,17 @@ static uint32_t attn_side_fill(struct attn_side *side, const struct attn_job *jo
         mem->out += (size_t)n_queries * job->dim_padded;
         mem->max += n_queries;
         mem->sum += n_queries;
+        mem->score += (size_t)n_queries * KV_SEGMENT_TOKENS_MAX;
+        mem->tile += (size_t)n_queries * job->dim_padded;
         n_queries += task->n_queries;
         side->n++;
     }
     return i;
 }
 
-static void attn_side_run(const struct attn_side *side, const struct attn_task *next)
+static void attn_side_run(const struct attn_side *side, const struct attn_side *next)
 {
-    const struct attn_task *tasks = attn_side_first(side);
+    const struct attn_task *tasks = attn_side_all(side).tasks;
 
     for (uint32_t i = 0; i < side->n; i++) {
         if (tasks[i].tiles)
@@ -381,10 +436,7 @@ static void attn_side_run(const struct attn_side *side, const struct attn_task *
         for (uint32_t q = 0; q < tasks[i].n_queries; q++)
             tasks[i].mem->sum[q] = 0;
     }
-    if (side->n > 1)
-        attn_walk(tasks, side->n, next);
-    else
-        attn_task_run(tasks, next);
+    attn_side_tasks_run(attn_side_all(side), attn_side_all(next));
     for (uint32_t i = 0; i < side->n; i++)
         if (!tasks[i].tiles)
             attn_write(&tasks[i], attn_unit_of_max(tasks->job));
@@ -399,7 +451,7 @@ static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     begin = attn_side_fill(&sides[now], job, begin, end, thread);
     for (; sides[now].n > 0; now ^= 1) {
         begin = attn_side_fill(&sides[now ^ 1], job, begin, end, thread);
-        attn_side_run(&sides[now], attn_side_first(&sides[now ^ 1]));
+        attn_side_run(&sides[now], &sides[now ^ 1]);
     }
 }
 
@@ -428,6 +480,7 @@ static void attn_run(struct device *d, const struct attention_params *p, bool ke
     struct cpu *c = device_cpu(d);
     uint32_t dim = p->pool.head_dim;
     uint64_t macs = 0;
+    bool few = true;
     struct attn_job job = {
         .p = p,
         .cpu = c,
@@ -452,12 +505,15 @@ static void attn_run(struct device *d, const struct attention_params *p, bool ke
         const struct attn_seq *seq = &p->seqs[i];
 
         job.n_tasks += attn_seq_tasks(&job, seq);
+        few = few && seq->n_rows * job.n_shared <= ATTN_FEW_ROWS;
         macs += (uint64_t)seq->n_rows * (seq->pos0 + seq->n_rows) * p->n_heads * dim * 2;
     }
     if (macs > ATTN_ALONE_MAX && !keeps_tiles && attn_split_run(&job))
         return;
-    uint32_t chunk = job.n_tasks / (pool_n_threads(c->pool) * ATTN_CHUNKS);
+    uint32_t per_thread = job.n_tasks / pool_n_threads(c->pool), chunk = per_thread / ATTN_CHUNKS;
 
+    if (few && chunk < ATTN_CHUNK_SIDE)
+        chunk = min_u32(per_thread, ATTN_CHUNK_SIDE);
     if (macs <= ATTN_ALONE_MAX)
         chunk = job.n_tasks;
     pool_run(c->pool, job.n_tasks, chunk > 0 ? chunk : 1, attn_tasks, &job);

@@ -2,9 +2,13 @@
  *
  * A group is up to ROWS_MAX queries on one segment. Each of its loops keeps as many accumulators as
  * the registers hold: few rows (decode) take several blocks of keys, or all dimensions of a value,
- * at once, since each accumulator is a chain of additions that waits for its last one, and since a
- * query is then broadcast once for more keys. Many rows (prefill) take few columns at once.
- * attn_body.h says why none of this changes a row's bits. */
+ * at once, since each accumulator is a chain of additions that waits for its last one. Many rows
+ * (prefill) take few columns at once.
+ *
+ * Groups of few rows come in sides: those of several KV heads of one sequence, on one segment. A
+ * block has the keys of all KV heads behind each other, and then their values. Few rows read them
+ * from memory, so a side takes all of a block's before the next block: one long stream of
+ * addresses. attn_body.h says why none of this changes a row's bits. */
 #ifndef TARN_KERNELS_CPU_ATTN_KERNEL_H
 #define TARN_KERNELS_CPU_ATTN_KERNEL_H
 
@@ -14,13 +18,14 @@
 struct attn_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
-    const struct attn_task *next_task; /* what is computed behind the segment, to prefetch */
-    const struct attn_segment *next;   /* of that task; NULL: nothing is known */
-    const float *q;                    /* [d][rows] */
-    uint32_t first;                    /* index of its first query in the task */
-    uint32_t n_common;                 /* keys that every row sees */
-    uint32_t n_any;                    /* keys that some row sees */
-    uint32_t n_keys[ROWS_MAX];         /* keys that each row sees */
+    /* The task in its place behind the segment, to prefetch; NULL: none is known. */
+    const struct attn_task *next_task;
+    const struct attn_segment *next;
+    const float *q;            /* [d][rows] */
+    uint32_t first;            /* index of its first query in the task */
+    uint32_t n_common;         /* keys that every row sees */
+    uint32_t n_any;            /* keys that some row sees */
+    uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
     /* With a window: of these keys, each row does not see the first ones. */
     uint32_t hidden[ROWS_MAX]; /* ascending */
 };
@@ -66,20 +71,26 @@ static inline uint32_t attn_blocks(uint32_t n_keys)
     return (n_keys + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
-/* Bytes from block i of K or V to the one that is read `distance` blocks later: K's blocks come
- * before V's, and those of the next segment behind them. 0: none. */
-static ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i, uint32_t distance)
+/* Bytes from block i of K or V of group g[at] to the one that is read `distance` blocks later by n
+ * groups, which take turns: K's blocks come before V's, and those of the next segment behind them.
+ * 0: none. */
+static ptrdiff_t attn_ahead(const struct attn_group *g, uint32_t n, uint32_t at, int v, uint32_t i,
+                            uint32_t distance)
 {
-    uint32_t n = attn_blocks(g->n_any), to = i + distance;
-    const unsigned char *at = NULL;
+    uint32_t n_blocks = attn_blocks(g->n_any), head = at + distance, to = i;
+    const unsigned char *place = NULL;
 
-    if (to < n)
-        at = attn_block(g, v, to);
-    else if (v == 0 && to - n < n)
-        at = attn_block(g, 1, to - n);
-    else if (v == 1 && g->next && to - n < attn_blocks(g->next->n_tokens))
-        at = attn_block_of(g->next_task, g->next, 0, to - n);
-    return at ? at - attn_block(g, v, i) : 0;
+    for (; head >= n; head -= n)
+        to++;
+    const struct attn_group *h = &g[head];
+
+    if (to < n_blocks)
+        place = attn_block(h, v, to);
+    else if (v == 0 && to - n_blocks < n_blocks)
+        place = attn_block(h, 1, to - n_blocks);
+    else if (v == 1 && h->next && to - n_blocks < attn_blocks(h->next->n_tokens))
+        place = attn_block_of(h->next_task, h->next, 0, to - n_blocks);
+    return place ? place - attn_block(&g[at], v, i) : 0;
 }
 
 /* Prefetch n_bytes from w + ahead on. */
@@ -205,88 +216,130 @@ ALWAYS_INLINE void attn_broadcast(vf *b, int n_rows, const float *a, size_t a_ro
 
 /* --- scores --- */
 
-/* Scores of `nb` blocks from `block` on, vectors [col, col + nv) of each. */
-KERNEL_BODY void attn_scores_of(const struct attn_group *g, enum dtype t, int n_rows, int nb,
-                                int nv, uint32_t block, uint32_t col)
+/* Reads of one loop of scores: the keys of `nb` groups from `at` on of n that take turns, in one
+ * block; or of group `at`, in `nb` blocks. */
+struct attn_reads {
+    const struct attn_group *g;
+    uint32_t n, at;
+    uint32_t block;
+    uint32_t col; /* the first key of each block */
+};
+
+/* Scores of them, vectors [col, col + nv) of each block; `side`: of nb groups. */
+KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, int nb, int nv,
+                                bool side)
 {
-    const int nc = nb * nv;
+    const int nc = nb * nv, nh = side ? nb : 1;
     const bool few = n_rows <= ATTN_FEW_ROWS;
     const size_t bytes = attn_col_bytes(t), step = KV_BLOCK_TOKENS * bytes;
-    const uint32_t dim = g->task->job->dim;
+    const uint32_t dim = x.g->task->job->dim;
     const uint32_t per_step = t == DTYPE_BF16 ? 2 : 1;
     const unsigned char *k[ATTN_COLS_MAX];
     ptrdiff_t ahead[ATTN_COLS_MAX];
-    const float *a = g->q;
+    const float *a[ATTN_COLS_MAX];
     vf acc[ACC_MAX];
 
     UNROLL
     for (int b = 0; b < nb; b++) {
-        k[b] = attn_block(g, 0, block + (uint32_t)b) + col * bytes;
-        ahead[b] = attn_ahead(g, 0, block + (uint32_t)b, attn_distance(n_rows));
+        uint32_t at = x.at + (side ? (uint32_t)b : 0), block = x.block + (side ? 0 : (uint32_t)b);
+
+        a[b] = x.g[at].q;
+        k[b] = attn_block(&x.g[at], 0, block) + x.col * bytes;
+        ahead[b] = attn_ahead(x.g, x.n, at, 0, block, attn_distance(n_rows));
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
         acc[i] = v_set1(0);
-    for (uint32_t d = 0; d < dim; d += per_step, a += per_step * (uint32_t)n_rows) {
+    for (uint32_t d = 0; d < dim; d += per_step) {
         bool pair = t == DTYPE_BF16 && d + 1 < dim;
-        vf w[2][ATTN_COLS_MAX], b0[ATTN_FEW_ROWS], b1[ATTN_FEW_ROWS];
+        vf w[2][ATTN_COLS_MAX], b0[ATTN_COLS_MAX][ATTN_FEW_ROWS], b1[ATTN_COLS_MAX][ATTN_FEW_ROWS];
 
         UNROLL
         for (int b = 0; b < nb; b++)
             if (ahead[b])
                 attn_fetch(k[b], (size_t)nv * VW * bytes, ahead[b], n_rows);
-        if (few) {
-            attn_broadcast(b0, n_rows, a, 1);
-            if (pair)
-                attn_broadcast(b1, n_rows, a + n_rows, 1);
+        UNROLL
+        for (int h = 0; few && h < nh; h++) {
+            attn_broadcast(b0[h], n_rows, a[h], 1);
+            if (t == DTYPE_BF16) /* without a second element of the pair the first one, unused */
+                attn_broadcast(b1[h], n_rows, a[h] + (pair ? n_rows : 0), 1);
         }
         UNROLL
         for (int i = 0; i < nc; i++) {
             attn_load2(&w[0][i], &w[1][i], t, false, k[i / nv] + (size_t)(i % nv) * VW * bytes, VW);
             if (few)
-                attn_step_few(acc, n_rows, nc, i, b0, w[0][i]);
+                attn_step_few(acc, n_rows, nc, i, b0[side ? i / nv : 0], w[0][i]);
             if (few && pair)
-                attn_step_few(acc, n_rows, nc, i, b1, w[1][i]);
+                attn_step_few(acc, n_rows, nc, i, b1[side ? i / nv : 0], w[1][i]);
         }
         if (!few)
-            attn_step(acc, n_rows, nc, a, 1, w[0]);
+            attn_step(acc, n_rows, nc, a[0], 1, w[0]);
         if (!few && pair)
-            attn_step(acc, n_rows, nc, a + n_rows, 1, w[1]);
+            attn_step(acc, n_rows, nc, a[0] + n_rows, 1, w[1]);
         UNROLL
         for (int b = 0; b < nb; b++)
             k[b] += step;
+        UNROLL
+        for (int h = 0; h < nh; h++)
+            a[h] += per_step * (uint32_t)n_rows;
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++) {
-        uint32_t j = (uint32_t)(i % nc / nv), at = col + (uint32_t)(i % nv) * VW;
+        uint32_t b = (uint32_t)(i % nc / nv), at = x.col + (uint32_t)(i % nv) * VW;
+        const struct attn_group *g = &x.g[x.at + (side ? b : 0)];
+        uint32_t block = x.block + (side ? 0 : b);
 
         if (kv_dtype_is_scaled(t))
-            acc[i] *= v_load(attn_scales(g, 0, block + j) + at);
-        v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX +
-                    (block + j) * KV_BLOCK_TOKENS + at,
+            acc[i] *= v_load(attn_scales(g, 0, block) + at);
+        v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX + block * KV_BLOCK_TOKENS + at,
                 acc[i]);
     }
 }
 
-/* Scores of all keys that some row sees, and of keys behind them. On the diagonal, half a block is
- * often enough; only the largest groups, those of a prefill, have an instance for that. */
-ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
+/* Scores of one block for one group. On the diagonal, half a block is often enough; only the
+ * largest groups, those of a prefill, have an instance for that. */
+ALWAYS_INLINE void attn_scores_block(struct attn_reads x, enum dtype t, int n_rows, int nv)
+{
+    uint32_t n = min_u32(x.g->n_any - x.block * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS);
+
+    for (x.col = 0; x.col < n; x.col += (uint32_t)nv * VW) {
+        if (n_rows == ROWS_MAX && nv > 1 && n - x.col <= (uint32_t)nv / 2 * VW)
+            attn_scores_of(x, t, n_rows, 1, nv / 2, false);
+        else
+            attn_scores_of(x, t, n_rows, 1, nv, false);
+    }
+}
+
+/* Scores of all keys that some row of the n groups sees, and of keys behind them. Groups that do
+ * not fill a loop together walk the blocks alone. */
+ALWAYS_INLINE void attn_scores(const struct attn_group *g, uint32_t n, enum dtype t, int n_rows)
 {
     const int per_block = KV_BLOCK_TOKENS / VW, nc = attn_cols(n_rows);
-    const int nv = nc < per_block ? nc : per_block, nb = nc / nv;
-    uint32_t i = g->hidden[0] / KV_BLOCK_TOKENS, end = attn_blocks(g->n_any);
+    const int nv = nc < per_block ? nc : per_block;
+    const uint32_t nb = (uint32_t)(nc / nv), end = attn_blocks(g->n_any);
+    const uint32_t together = n / nb * nb;
 
-    if (nb > 1)
-        for (; i + (uint32_t)nb <= end; i += (uint32_t)nb)
-            attn_scores_of(g, t, n_rows, nb, nv, i, 0);
-    for (; i < end; i++) {
-        uint32_t n = min_u32(g->n_any - i * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS);
+    for (uint32_t i = g->hidden[0] / KV_BLOCK_TOKENS; i < end; i += nb) {
+        uint32_t n_blocks = min_u32(end - i, nb);
+        bool whole = n_blocks == nb;
 
-        for (uint32_t col = 0; col < n; col += (uint32_t)nv * VW) {
-            if (n_rows == ROWS_MAX && nv > 1 && n - col <= (uint32_t)nv / 2 * VW)
-                attn_scores_of(g, t, n_rows, 1, nv / 2, i, col);
-            else
-                attn_scores_of(g, t, n_rows, 1, nv, i, col);
+        for (uint32_t b = i; b < i + n_blocks; b++)
+            for (uint32_t h = 0; h < together; h += nb) {
+                struct attn_reads x = {g, together, h, b, 0};
+
+                if (nb > 1)
+                    attn_scores_of(x, t, n_rows, (int)nb, nv, true);
+                else
+                    attn_scores_block(x, t, n_rows, nv);
+            }
+        for (uint32_t h = together; h < n; h++) {
+            if (whole) {
+                attn_scores_of((struct attn_reads){&g[h], 1, 0, i, 0}, t, n_rows, (int)nb, nv,
+                               false);
+                continue;
+            }
+            for (uint32_t b = i; b < i + n_blocks; b++)
+                attn_scores_block((struct attn_reads){&g[h], 1, 0, b, 0}, t, n_rows, nv);
         }
     }
 }
@@ -448,9 +501,11 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
         v_store(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW, acc[i]);
 }
 
-ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row, int n_rows,
-                               uint32_t begin, uint32_t end)
+/* Continue the chains over keys [begin, end) for group groups[i_group] of n that take turns. */
+ALWAYS_INLINE void attn_values(const struct attn_group *groups, uint32_t n, uint32_t i_group,
+                               enum dtype t, int row, int n_rows, uint32_t begin, uint32_t end)
 {
+    const struct attn_group *g = &groups[i_group];
     const int most = attn_cols(n_rows), few = most < PANEL_COLS / VW ? most : PANEL_COLS / VW;
     uint32_t dim = g->task->job->dim, col = 0;
     struct attn_places at;
@@ -459,7 +514,7 @@ ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row
 
     do {
         at.w[i] = attn_block(g, 1, i);
-        at.ahead[i] = attn_ahead(g, 1, i, attn_distance(n_rows));
+        at.ahead[i] = attn_ahead(groups, n, i_group, 1, i, attn_distance(n_rows));
     } while (++i < attn_blocks(end));
     for (; col + (uint32_t)most * VW <= dim; col += (uint32_t)most * VW)
         attn_values_cols(g, t, false, row, n_rows, most, &at, begin, end, col);
@@ -477,11 +532,11 @@ static __attribute__((noinline)) void attn_values_row(const struct attn_group *g
                                                       uint32_t begin, uint32_t end)
 {
     switch (g->task->job->p->pool.layout.dtype) {
-    case DTYPE_F32: attn_values(g, DTYPE_F32, row, 1, begin, end); break;
-    case DTYPE_F16: attn_values(g, DTYPE_F16, row, 1, begin, end); break;
-    case DTYPE_BF16: attn_values(g, DTYPE_BF16, row, 1, begin, end); break;
-    case DTYPE_I8: attn_values(g, DTYPE_I8, row, 1, begin, end); break;
-    default: attn_values(g, DTYPE_F8, row, 1, begin, end);
+    case DTYPE_F32: attn_values(g, 1, 0, DTYPE_F32, row, 1, begin, end); break;
+    case DTYPE_F16: attn_values(g, 1, 0, DTYPE_F16, row, 1, begin, end); break;
+    case DTYPE_BF16: attn_values(g, 1, 0, DTYPE_BF16, row, 1, begin, end); break;
+    case DTYPE_I8: attn_values(g, 1, 0, DTYPE_I8, row, 1, begin, end); break;
+    default: attn_values(g, 1, 0, DTYPE_F8, row, 1, begin, end);
     }
 }
 
@@ -497,7 +552,7 @@ ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, 
         if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
             attn_values_row(g, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
     if (begin < g->n_common)
-        attn_values(g, t, 0, n_rows, begin, g->n_common);
+        attn_values(g, 1, 0, t, 0, n_rows, begin, g->n_common);
     for (int r = 0; r < n_rows; r++)
         if (end < g->n_keys[r])
             attn_values_row(g, r, end, g->n_keys[r]);

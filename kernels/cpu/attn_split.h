@@ -61,7 +61,7 @@ static void attn_split_tile_tasks(void *arg, uint32_t begin, uint32_t end, uint3
         task.seq = &part;
         task.tiles = attn_split_tiles(a, seq, seg);
         attn_clear_unseen(&task);
-        attn_task_run(&task, NULL);
+        attn_side_tasks_run((struct attn_side_tasks){&task, 1}, (struct attn_side_tasks){NULL, 0});
     }
 }
 

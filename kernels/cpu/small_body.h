@@ -81,6 +81,7 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         float *out = p->out + (size_t)t * p->dim;
 
         ASSERT(p->ids[t] < p->n_vocab && packed == (p->table.layout == WEIGHT_PANELS));
+        ASSERT(!packed || dtype_bits(dtype) == 8); /* as params.h says */
         if (packed) {
             embed_packed(p, p->ids[t], out);
             continue;

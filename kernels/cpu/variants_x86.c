@@ -34,6 +34,9 @@ static bool avx512bf16_supported(void)
  * permission, so this comes before the pool is created. */
 static bool amx_supported(void)
 {
+#ifdef AMX_EMULATED /* amx.h */
+    return avx512bf16_supported();
+#else
     enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
     enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
@@ -43,6 +46,7 @@ static bool amx_supported(void)
     if ((d & AMX_BF16) == 0 || (d & AMX_TILE) == 0 || (d & AMX_INT8) == 0)
         return false;
     return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#endif
 }
 
 static bool always(void)

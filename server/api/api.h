@@ -19,6 +19,9 @@ void api_chat_render(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
 void api_completions_render(struct server *srv, struct http_exchange *x);
 void api_generate(struct server *srv, struct http_exchange *x);
+void api_native(struct server *srv, struct http_exchange *x);
+void api_labels(struct server *srv, struct http_exchange *x);
+void api_scoring(struct server *srv, struct http_exchange *x); /* /score by labels */
 void api_messages(struct server *srv, struct http_exchange *x);
 void api_count_tokens(struct server *srv, struct http_exchange *x);
 void api_responses(struct server *srv, struct http_exchange *x);

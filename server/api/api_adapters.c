@@ -13,7 +13,7 @@
 #include "server/lora_flags.h"
 #include "server/server.h"
 
-#define BODY_BYTES_MAX ((size_t)1 << 20)
+#define BODY_BYTES_MAX ((size_t)32 << 20)
 
 /* Whether the call came by SGLang's path, whose answer is an object. */
 static bool is_sglang(const struct http_exchange *x)

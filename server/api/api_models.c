@@ -12,7 +12,8 @@
 #include "server/server.h"
 #include "server/api/writer.h"
 
-#define BODY_BYTES_MAX (1u << 20)
+/* A name, a path and the name of a base for each adapter, escaped. */
+#define BODY_BYTES_MAX (32u << 20)
 
 /* The entry that Anthropic's clients read. */
 static void write_messages_entry(struct writer *w, const struct server *srv, const char *name)

@@ -5,9 +5,11 @@
  * embedding model, the cosine of the two texts' vectors. */
 #include <stdlib.h>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "engine/embedder.h"
 #include "server/api/api.h"
+#include "server/api/body.h"
 #include "server/api/embedding_call.h"
 #include "server/api/embeddings.h"
 #include "server/api/vector_json.h"
@@ -252,8 +254,13 @@ void api_rerank(struct server *srv, struct http_exchange *x)
 void api_score(struct server *srv, struct http_exchange *x)
 {
     static const struct embedding_work work = {"score", score_request_read, pairs_bytes, score_all};
+    static const char *const of_labels[] = {"label_token_ids", "query", "apply_softmax",
+                                            "item_first"};
 
-    embedding_call_serve(srv, x, &work);
+    if (body_has(x, of_labels, ARRAY_SIZE(of_labels)))
+        api_scoring(srv, x);
+    else
+        embedding_call_serve(srv, x, &work);
 }
 
 void api_classify(struct server *srv, struct http_exchange *x)

@@ -1,5 +1,7 @@
 #include "server/api/body.h"
 
+#include <string.h>
+
 #include "base/json.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
@@ -28,6 +30,21 @@ static enum status parse_body(struct json **out, const struct buf *text, struct 
     js_unref(*out);
     *out = NULL;
     return s;
+}
+
+bool body_has(const struct http_exchange *x, const char *const *names, size_t n)
+{
+    const struct buf *text = http_body(x);
+    struct json *body = NULL;
+    bool is_named = false, has = false;
+
+    for (size_t i = 0; i < n; i++)
+        is_named |= memmem(buf_str(text), text->len, names[i], strlen(names[i])) != NULL;
+    if (is_named && parse_body(&body, text, NULL) == OK)
+        for (size_t i = 0; i < n; i++)
+            has |= js_get_set(body, names[i]) != NULL;
+    js_unref(body);
+    return has;
 }
 
 struct json *body_read(struct http_exchange *x)

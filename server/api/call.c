@@ -18,6 +18,7 @@
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
 #include "server/api/lookup.h"
+#include "server/api/params_vocab.h"
 #include "server/api/router.h"
 #include "server/api/running.h"
 #include "server/api/speculation.h"
@@ -425,6 +426,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
 
     sampling.seed += k;
     sampling.want_prompt_logprobs &= k == 0; /* those of all answers are the same */
+    params_allow_label(&call->params, call->srv, k);
     enum status s =
         request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
                        prompt_span_ends(prompt), prompt_n_span_ends(prompt), &call->params.scope,
@@ -550,7 +552,7 @@ static void log_prompts(const struct call *call)
         buf_init(&text, LOG_PROMPT_BYTES_MAX);
         const struct prompt *p = &call->prompts[i];
         /* Text that does not fit is cut, and the line says so. */
-        enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), &text);
+        enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), true, &text);
         log_event(LOG_DEBUG, "prompt", "id=%s index=%u n_tokens=%u cut=%s text=\"%.3000s\"",
                   call->http_id, i, prompt_n_ids(p), s != OK || text.len > 3000 ? "true" : "false",
                   buf_str(&text));

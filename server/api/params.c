@@ -14,11 +14,8 @@
 #include "server/api/params_vocab.h"
 #include "server/api/retention.h"
 #include "server/api/search.h"
-#include "server/events/publisher.h"
 #include "server/server.h"
 #include "server/api/structured.h"
-
-#define CACHE_SALT_BYTES_MAX (PUBLISHER_SALT_BYTES - 1)
 
 /* --- known and refused fields --- */
 
@@ -29,6 +26,7 @@ enum rule {
     TEXT,   /* a string */
     WORD,   /* a string, one of `fine`, which are separated by | */
     MAP,    /* an object */
+    NUMBER,
     /* Not supported. */
     NOT_SET,   /* refused unless null, false, 0, "" or empty; `fine`: what to do instead */
     NOT_OTHER, /* refused unless it is the string `fine` */
@@ -136,6 +134,27 @@ static const struct field fields[] = {
     {"use_beam_search", NOT_SET, NULL},
     {"chat_template", FINE, NULL},
     {"prompt_embeds", NOT_SET, NULL},
+    /* Of vLLM and SGLang. */
+    {"length_penalty", NUMBER, NULL}, /* of beams */
+    {"spaces_between_special_tokens", SWITCH, NULL},
+    {"custom_labels", MAP, NULL}, /* of metrics */
+    {"truncation_side", NOT_OTHER, "left"},
+    {"logprob_token_ids", NOT_SET, "/generative_scoring has the probabilities of given tokens"},
+    {"repetition_detection", NOT_SET, NULL},
+    {"stop_regex", NOT_SET, NULL},
+    {"vllm_xargs", NOT_SET, NULL},
+    {"custom_logit_processor", NOT_SET, NULL},
+    {"custom_params", NOT_SET, NULL},
+    {"input_ids", NOT_SET, "/v1/completions takes token ids as its prompt"},
+    {"lora_path", NOT_SET, "an adapter is named as the model"},
+    {"extra_key", NOT_SET, "cache_salt separates KV"},
+    {"session_params", NOT_SET, "session_id names a session"},
+    {"return_hidden_states", NOT_SET, NULL},
+    {"bootstrap_host", NOT_SET, "kv_transfer_params hand a request over"},
+    {"bootstrap_port", NOT_SET, "kv_transfer_params hand a request over"},
+    {"bootstrap_room", NOT_SET, "kv_transfer_params hand a request over"},
+    {"routed_dp_rank", NOT_SET, "a server has one rank"},
+    {"data_parallel_rank", NOT_SET, "a server has one rank"},
 };
 
 static bool is_set(const struct json *v)
@@ -190,6 +209,7 @@ static enum status check_field(const struct json *body, const struct field *f, c
                                struct buf *why)
 {
     const char *text;
+    double number;
     bool on;
 
     if (js_is(v, JS_NULL))
@@ -200,6 +220,7 @@ static enum status check_field(const struct json *body, const struct field *f, c
     case TEXT: return js_get_str(body, f->name, &text, NULL, why);
     case WORD: return check_word(body, f, why);
     case MAP: return check_map(body, f, why);
+    case NUMBER: return js_get_f64(body, f->name, -1e9, 1e9, &number, why);
     case NOT_SET:
         return is_set(v) ? buf_why(why, ERR_UNSUPPORTED, "%s: not supported%s%s", f->name,
                                    f->fine ? "; " : "", f->fine ? f->fine : "")
@@ -528,52 +549,6 @@ static enum status parse_stream(struct params *p, const struct json *body, struc
     return s;
 }
 
-/* The number of a salt and an adapter for KV events; 0: neither. */
-static uint64_t salt_number(const struct params *p, const char *salt)
-{
-    struct kv_scope both = p->scope;
-    uint64_t number = 0;
-
-    if (p->adapter)
-        adapter_narrow(p->adapter, &both);
-    if (salt || p->adapter)
-        memcpy(&number, both.bytes, sizeof number);
-    return number;
-}
-
-static enum status parse_salt(struct params *p, const struct server *srv, const struct json *body,
-                              struct buf *why)
-{
-    const char *salt = NULL;
-    size_t len = 0;
-    enum status s = js_get_str(body, "cache_salt", &salt, &len, why);
-
-    if (s != OK)
-        return s;
-    if (salt && (len == 0 || len > CACHE_SALT_BYTES_MAX))
-        return buf_why(why, ERR_INVALID, "cache_salt: expected 1 to %d bytes, got %zu",
-                       CACHE_SALT_BYTES_MAX, len);
-    if (salt)
-        hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
-    p->salt = salt_number(p, salt);
-    if (p->salt != 0)
-        publisher_note_salt(srv->kv_events, p->salt, salt, len,
-                            p->adapter ? adapter_name(p->adapter) : NULL);
-    return OK;
-}
-
-static enum status parse_session(struct params *p, const struct json *body, struct buf *why)
-{
-    enum status s = js_get_str(body, "session_id", &p->session, &p->session_len, why);
-
-    if (s != OK || !p->session)
-        return s;
-    if (p->session_len == 0 || p->session_len > SESSION_BYTES_MAX)
-        return buf_why(why, ERR_INVALID, "session_id: expected 1 to %d bytes, got %zu",
-                       SESSION_BYTES_MAX, p->session_len);
-    return OK;
-}
-
 static enum status parse_retention(struct params *p, const struct json *body, struct buf *why)
 {
     static const char *const options[] = {"mode", "ttl"}, *const control[] = {"type", "ttl"};
@@ -663,8 +638,10 @@ static enum status parse_flags(struct params *p, const struct server *srv, const
         s = js_get_bool(body, "return_tokens_as_token_ids", &p->tokens_as_ids, why);
     if (s == OK)
         s = js_get_bool(body, "add_special_tokens", &p->add_special, why);
-    if (s == OK && kind == PARAMS_COMPLETION)
+    if (s == OK)
         s = js_get_bool(body, "echo", &p->echo, why);
+    if (s == OK && p->echo && kind == PARAMS_CHAT)
+        s = buf_why(why, ERR_UNSUPPORTED, "echo: only /v1/completions has it");
     p->sampling.want_prompt_logprobs = (p->echo && p->logprobs) || p->prompt_logprobs;
     if (s == OK && p->prompt_logprobs && p->stream)
         s = buf_why(why, ERR_INVALID,
@@ -723,6 +700,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
 {
     memset(p, 0, sizeof *p);
     p->n = p->best_of = 1;
+    buf_init(&p->labels, PARAMS_N_MAX * sizeof(uint32_t));
     p->include_reasoning = true;
     p->add_special = kind == PARAMS_COMPLETION;
     enum status s = params_get_model(srv, body, &p->model, &p->adapter, why);
@@ -743,11 +721,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     if (s == OK)
         s = parse_stream(p, body, why);
     if (s == OK)
-        s = parse_salt(p, srv, body, why);
-    if (s == OK)
-        s = parse_session(p, body, why);
-    if (s == OK)
-        s = params_read_service(p, body, why);
+        s = params_read_service(p, srv, body, why);
     if (s == OK)
         s = parse_targets(p, srv, body, why);
     if (s == OK)
@@ -767,6 +741,7 @@ void params_fini(struct params *p)
     buf_fini(&p->word_ends);
     buf_fini(&p->word_ids);
     buf_fini(&p->prediction);
+    buf_fini(&p->labels);
     grammar_unref(p->grammar);
     p->grammar = NULL;
     adapter_unref(p->adapter);

@@ -81,9 +81,11 @@ struct params {
     bool include_reasoning;                   /* else it is left out */
     struct thought_rule thoughts;             /* their bound; `place` is that of the prompt */
     uint32_t *allowed;                        /* vocab_mask.h; NULL: every id */
-    struct buf word_ends, word_ids;           /* of sampling.rules */
-    struct buf prediction;                    /* ids */
-    struct grammar *grammar;                  /* the form of the answers; NULL: any text */
+    struct buf labels; /* of u32 [best_of]: the one id that each answer to a prompt may be, which
+                          `allowed` becomes; empty: there are none */
+    struct buf word_ends, word_ids; /* of sampling.rules */
+    struct buf prediction;          /* ids */
+    struct grammar *grammar;        /* the form of the answers; NULL: any text */
 };
 
 NODISCARD enum status params_parse(struct params *p, const struct server *srv,

@@ -1,7 +1,7 @@
-/* params_service.h - reads the fields of a call on which no token depends: its id (request_id, or
- * SGLang's rid), kv_transfer_params, and whether the answer has its timings.
+/* params_service.h - reads the fields of a call on which no token depends: cache_salt, session_id,
+ * its id (request_id, or SGLang's rid), kv_transfer_params, and whether the answer has its timings.
  *
- * Owns    nothing; the id is the JSON document's.
+ * Owns    nothing; ids are the JSON document's.
  * Thread  one at a time.
  * Errors  as params.h.
  * Units   none. */
@@ -10,7 +10,7 @@
 
 #include "server/api/params.h"
 
-NODISCARD enum status params_read_service(struct params *p, const struct json *body,
-                                          struct buf *why);
+NODISCARD enum status params_read_service(struct params *p, const struct server *srv,
+                                          const struct json *body, struct buf *why);
 
 #endif

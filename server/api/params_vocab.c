@@ -92,6 +92,16 @@ static enum status read_allowed(struct params *p, const struct server *srv, cons
     return OK;
 }
 
+void params_allow_label(struct params *p, const struct server *srv, uint32_t k)
+{
+    const uint32_t *ids = (const uint32_t *)(const void *)p->labels.data;
+
+    if (p->labels.len == 0)
+        return;
+    memset(p->allowed, 0, vocab_mask_n_words(srv->info->n_vocab) * sizeof *p->allowed);
+    vocab_mask_allow(p->allowed, ids[k]);
+}
+
 /* --- bad_words --- */
 
 static bool is_space(char c)

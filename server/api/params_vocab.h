@@ -15,6 +15,8 @@
 
 #define BAD_WORD_BYTES_MAX 1024
 
+/* Have answer k to each prompt be label k alone (params->labels), where there are labels. */
+void params_allow_label(struct params *p, const struct server *srv, uint32_t k);
 NODISCARD enum status params_read_vocab(struct params *p, const struct server *srv,
                                         const struct json *body, struct buf *why);
 /* thinking_token_budget, also named thinking_budget. Without effect where p->reasoning is NULL. */

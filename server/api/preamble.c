@@ -1,6 +1,5 @@
 #include "server/api/preamble.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/text/jinja/jinja_text.h"
@@ -43,7 +43,7 @@ static struct preamble *preamble_create(const char *name, size_t n)
 
     if (!p)
         return NULL;
-    buf_init(&p->text, PREAMBLE_BYTES_MAX + 2 * 4096);
+    buf_init(&p->text, PREAMBLE_BYTES_MAX);
     for (int i = 0; i < 2; i++)
         preamble_prefixes_init(&p->prefixes[i]);
     p->name = strndup(name, n);
@@ -77,8 +77,6 @@ static enum status check_text(struct preamble *p, struct buf *why)
 {
     const char *text = buf_str(&p->text);
 
-    if (p->text.len > PREAMBLE_BYTES_MAX)
-        return buf_why(why, ERR_TOO_LARGE, "is larger than %u KiB", PREAMBLE_BYTES_MAX >> 10);
     for (p->n_text = p->text.len; p->n_text > 0 && is_space(text[p->n_text - 1]);)
         p->n_text--;
     if (p->n_text == 0)
@@ -148,33 +146,25 @@ static enum status read_object(struct preamble *p, struct buf *why)
     return s;
 }
 
+/* The words lack the preamble's name. */
+static enum status check_content(struct preamble *p, struct buf *why)
+{
+    enum status s = is_json_file(p->name) ? read_object(p, why) : OK;
+
+    return s == OK ? check_text(p, why) : s;
+}
+
 static enum status read_text(struct preamble *p, struct buf *why)
 {
-    char piece[4096];
-    enum status s = OK;
-    size_t n;
     struct buf inner;
-    FILE *f = fopen(p->name, "rb");
 
-    if (!f)
-        return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
-                       "--preamble: cannot open %s: %s", p->name, strerror(errno));
-    /* May read more than the limit, so that check_text() sees that the file is too large. */
-    while (s == OK && p->text.len <= PREAMBLE_BYTES_MAX && (n = fread(piece, 1, sizeof piece, f)))
-        s = buf_append(&p->text, piece, n);
-    if (s != OK)
-        buf_why(why, s, "--preamble: out of memory for %s", p->name);
-    else if (ferror(f))
-        s = buf_why(why, ERR_IO, "--preamble: cannot read %s: %s", p->name, strerror(errno));
-    fclose(f);
-    if (s != OK)
-        return s;
     buf_init(&inner, BUF_WHY_MAX / 2);
-    if (is_json_file(p->name) && p->text.len <= PREAMBLE_BYTES_MAX)
-        s = read_object(p, &inner);
-    if (s == OK)
-        s = check_text(p, &inner);
-    if (s != OK)
+    enum status s = file_read(&p->text, p->name, &inner);
+    if (s == ERR_TOO_LARGE)
+        buf_why(why, s, "--preamble: %s is larger than %u KiB", p->name, PREAMBLE_BYTES_MAX >> 10);
+    else if (s != OK)
+        buf_why(why, s, "--preamble: %s", buf_str(&inner));
+    else if ((s = check_content(p, &inner)) != OK)
         buf_why(why, s, "--preamble: %s %s", p->name,
                 inner.len ? buf_str(&inner) : status_words(s));
     buf_fini(&inner);

@@ -121,14 +121,14 @@ enum status prompt_from_ids(struct prompt *p, const struct server *srv, const st
 }
 
 enum status prompt_decode(const struct server *srv, const uint32_t *ids, uint32_t n,
-                          struct buf *out)
+                          bool shows_special, struct buf *out)
 {
     struct detok d;
     enum status s = OK;
 
     if (!srv->tokenizer)
         return ERR_UNSUPPORTED;
-    detok_init(&d, srv->tokenizer, NULL, 0, true, false, false);
+    detok_init(&d, srv->tokenizer, NULL, 0, shows_special, false, false);
     for (uint32_t i = 0; s == OK && i < n; i++)
         s = detok_feed(&d, ids[i], out);
     if (s == OK)

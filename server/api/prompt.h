@@ -92,8 +92,8 @@ void prompt_list_free(struct prompt *list, uint32_t n);
 /* Say why a prompt could not be tokenized. Returns s. */
 enum status prompt_say_tokenizing(const struct prompt *p, enum status s, struct buf *why);
 
-/* Append the text of ids, special tokens included. */
+/* Append the text of ids, with or without special tokens. */
 NODISCARD enum status prompt_decode(const struct server *srv, const uint32_t *ids, uint32_t n,
-                                    struct buf *out);
+                                    bool shows_special, struct buf *out);
 
 #endif

@@ -42,7 +42,7 @@ static enum status cut(struct prompt *p, const struct server *srv, uint32_t n_ke
     if (p->text.len == 0)
         return OK;
     buf_reset(&p->text);
-    return prompt_decode(srv, prompt_ids(p), n_kept, &p->text);
+    return prompt_decode(srv, prompt_ids(p), n_kept, true, &p->text);
 }
 
 enum status prompts_cut(const struct params *p, const struct server *srv, struct prompt *prompts,

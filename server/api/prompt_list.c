@@ -27,7 +27,7 @@ static enum status parse_one(struct prompt *p, const struct server *srv, const s
                        name, js_type_name(js_typeof(v)));
     s = prompt_from_ids(p, srv, v, name, why);
     if (s == OK && want_text && srv->tokenizer)
-        s = prompt_decode(srv, prompt_ids(p), prompt_n_ids(p), &p->text);
+        s = prompt_decode(srv, prompt_ids(p), prompt_n_ids(p), true, &p->text);
     return s;
 }
 

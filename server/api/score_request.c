@@ -264,10 +264,6 @@ static enum status find_lists(const struct json *body, struct pairs *p, struct b
         if (p->first && p->second)
             return OK;
     }
-    if (js_get_set(body, "label_token_ids"))
-        return buf_why(why, ERR_UNSUPPORTED,
-                       "label_token_ids: scores by the tokens of a generating model are not "
-                       "supported; send text_1 and text_2");
     return buf_why(why, ERR_INVALID,
                    "text_1: text_1 and text_2, or queries and documents, are required");
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -181,7 +182,9 @@ def bad_adapters_and_names_are_refused() -> None:
                         ({"lora_name": "tiny", "lora_path": "red"}, "lora_name"),
                         ({"lora_name": "a,b", "lora_path": "red"}, "lora_name"),
                         ({"lora_name": "x" * 300, "lora_path": "red"}, "lora_name"),
-                        ({"lora_name": 3, "lora_path": "red"}, "lora_name")):
+                        ({"lora_name": 3, "lora_path": "red"}, "lora_name"),
+                        ({"lora_name": "x", "lora_path": "red", "base_model_name": "b" * 256},
+                         "base_model_name")):
         status, answer = admin(load, body)
         assert status == 400 and answer["error"]["param"] == field, (body, answer)
     status, answer = admin(load, {"lora_name": "x", "lora_path": "wide"})
@@ -192,6 +195,17 @@ def bad_adapters_and_names_are_refused() -> None:
     assert "--max-loras" in answers[2][1]["error"]["message"], answers
     for n in names[:2]:
         assert admin("/v1/unload_lora_adapter", {"lora_name": n})[0] == 200
+
+
+def a_folder_of_pipes_is_refused_and_holds_nothing_up() -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        folder = FOLDER / "pipes"
+        shutil.copytree(FOLDER / "red", folder)
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        status, answer = admin("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "pipes"})
+        assert status == 400 and "not a regular file" in answer["error"]["message"], answer
+        shutil.rmtree(folder)
 
 
 def metrics_name_the_adapters_that_run() -> None:
@@ -231,6 +245,7 @@ TESTS = [adapters_are_listed_with_their_model, each_adapter_has_answers_of_its_o
          documents_are_computed_with_the_adapter, an_adapter_comes_and_goes_while_the_server_runs,
          a_request_ends_with_the_adapter_that_it_began_with,
          paths_outside_of_the_folder_are_not_there, bad_adapters_and_names_are_refused,
+         a_folder_of_pipes_is_refused_and_holds_nothing_up,
          metrics_name_the_adapters_that_run, a_server_without_the_folder_loads_nothing]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from http_helpers import Server, make_model, run_tests, tarn_server, wait_until
 
 CHAT, TEXT, GENERATE = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate"
+NATIVE, LABELS = "/generate", "/generative_scoring"
 HELLO = [{"role": "user", "content": "hi"}]
 LONG = {"messages": HELLO, "max_tokens": 1900, "ignore_eos": True}
 TEMPLATE = ("{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% for m in messages %}"
@@ -176,6 +178,128 @@ def what_render_writes_can_be_generated() -> None:
         assert status == 400 and wrong["error"]["param"] == name, wrong
 
 
+def near(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-5 * max(1.0, abs(a), abs(b))
+
+
+def labels_have_the_models_probabilities() -> None:
+    """The logprobs are those that completions give for the same tokens."""
+    query, items = "the captain of the ship is", [" Stamos", " a", " the tower"]
+
+    def logprobs(prompt: str) -> dict[int, float]:
+        best = ok(TEXT, {"prompt": prompt, "max_tokens": 1, "logprobs": 20, "temperature": 0,
+                         "return_tokens_as_token_ids": True})["choices"][0]["logprobs"]
+        return {int(k.removeprefix("token_id:")): v for k, v in best["top_logprobs"][0].items()}
+
+    found = [logprobs(query + item) for item in items]
+    labels = [min(f) for f in found]  # each among the best of one prompt at least
+    body = {"query": query, "items": items, "label_token_ids": labels}
+    full = ok("/v1/score", body)  # SGLang's: among all tokens
+    assert full["object"] == "scoring" and len(full["scores"]) == 3, full
+    for row, best in zip(full["scores"], found):
+        for label, p in zip(labels, row):
+            if label in best:
+                assert near(p, math.exp(best[label])), (label, p, best)
+    soft = ok("/score", {**body, "apply_softmax": True})["scores"]
+    for row, one in zip(full["scores"], soft):
+        assert all(near(a / sum(row), b) for a, b in zip(row, one)) and near(sum(one), 1)
+    one = ok(LABELS, {**body, "add_special_tokens": True, "item_first": False})  # vLLM's
+    assert one["object"] == "list" and one["id"].startswith("generative-scoring-"), one
+    assert [d["index"] for d in one["data"]] == [0, 1, 2] and one["usage"]["completion_tokens"] == 3
+    ids = [ok("/tokenize", {"prompt": t, "add_special_tokens": not i})["tokens"]
+           for i, t in enumerate([query, *items])]
+    by_ids = ok(LABELS, {**body, "query": ids[0], "items": ids[1:]})
+    assert [d["score"] for d in by_ids["data"]] == [d["score"] for d in one["data"]]
+    first = ok("/score", {**body, "item_first": True, "items": items[0]})["scores"]
+    turned = ok("/score", {**body, "query": items[0], "items": query})["scores"]
+    assert first == turned, (first, turned)
+    for bad, name in (({"query": "a", "items": ["b"]}, "label_token_ids"),
+                      ({"items": ["b"], "label_token_ids": [5]}, "query"),
+                      ({"query": "a", "label_token_ids": [5]}, "items"),
+                      ({**body, "label_token_ids": []}, "label_token_ids"),
+                      ({**body, "label_token_ids": [-1]}, "label_token_ids[0]"),
+                      ({**body, "items": []}, "items"), ({**body, "items": ["b"] * 99}, "items"),
+                      ({**body, "items": ["b", 5]}, "items[1]"),
+                      ({"query": "", "items": [""], "label_token_ids": [5],
+                        "add_special_tokens": False}, "items[0]")):
+        status, wrong = post(LABELS, bad)
+        assert status == 400 and wrong["error"]["param"] == name, (bad, wrong)
+
+
+def labels_do_not_depend_on_each_other() -> None:
+    body = {"query": "x", "items": ["a", "b"], "label_token_ids": [5, 6, 7]}
+    both = ok("/score", body)["scores"]
+    for i, item in enumerate(body["items"]):
+        for k, label in enumerate(body["label_token_ids"]):
+            alone = ok("/score", {**body, "items": [item], "label_token_ids": [label]})
+            assert alone["scores"] == [[both[i][k]]], (alone, both)
+
+
+def sglangs_own_endpoint_answers() -> None:
+    """Whole, streamed, in batches, with logprobs: the tokens of a completion."""
+    want = ok(TEXT, {"prompt": "once upon", "max_tokens": 6, "temperature": 0, "logprobs": 2,
+                     "ignore_eos": True, "return_token_ids": True})["choices"][0]
+    sampling = {"temperature": 0, "max_new_tokens": 6, "ignore_eos": True}
+    body = {"text": "once upon", "sampling_params": sampling}
+    whole = ok(NATIVE, {**body, "rid": "mine-7", "return_logprob": True, "top_logprobs_num": 2,
+                        "return_text_in_logprobs": True, "logprob_start_len": 0})
+    meta = whole["meta_info"]
+    assert whole["text"] == want["text"] and whole["output_ids"] == want["token_ids"], whole
+    assert meta["id"] == "mine-7" and meta["completion_tokens"] == 6, meta
+    assert meta["finish_reason"] == {"type": "length", "length": 6}, meta
+    assert [t[0] for t in meta["output_token_logprobs"]] == want["logprobs"]["token_logprobs"]
+    assert [t[1] for t in meta["output_token_logprobs"]] == want["token_ids"], meta
+    assert any(t[2] for t in meta["output_token_logprobs"]), meta
+    assert all(len(tops) == 2 for tops in meta["output_top_logprobs"]), meta
+    given = meta["input_token_logprobs"]
+    assert len(given) == meta["prompt_tokens"] and given[0][0] is None and given[1][0] < 0, given
+    assert meta["input_top_logprobs"][0] is None and len(meta["input_top_logprobs"][1]) == 2
+    ids = ok("/tokenize", {"prompt": "once upon"})["tokens"]
+    assert ok(NATIVE, {"input_ids": ids, "sampling_params": sampling})["text"] == want["text"]
+    streamed = frames(NATIVE, body)
+    assert all(a["text"] == b["text"][:len(a["text"])] for a, b in zip(streamed, streamed[1:]))
+    assert streamed[-1]["text"] == want["text"], streamed
+    assert streamed[-1]["output_ids"] == want["token_ids"], streamed
+    assert streamed[-1]["meta_info"]["finish_reason"]["type"] == "length", streamed
+    assert all(f["meta_info"]["finish_reason"] is None for f in streamed[:-1]), streamed
+    many = ok(NATIVE, {"text": ["once upon", "the"], "sampling_params": sampling})
+    assert [m["index"] for m in many] == [0, 1] and many[0]["text"] == want["text"], many
+    twice = frames(NATIVE, {"text": ["once upon"], "sampling_params": {**sampling, "n": 2}})
+    assert {f["index"] for f in twice} == {0, 1}, twice
+    stop = want["text"][2:4]
+    cut = ok(NATIVE, {**body, "sampling_params": {**sampling, "stop": stop}})
+    assert cut["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}, cut
+    assert cut["text"] == want["text"][:want["text"].index(stop)], (cut, want)
+    for bad, name in (({}, "text"), ({"text": "x", "input_ids": [5]}, "input_ids"),
+                      ({"text": 3}, "text"), ({"input_ids": "x"}, "input_ids"),
+                      ({"text": "x", "sampling_params": [{}]}, "sampling_params"),
+                      ({"text": "x", "image_data": "a"}, "image_data"),
+                      ({"text": "x", "sampling_params": {"stop_regex": "a"}}, "stop_regex"),
+                      ({"text": "x", "stream": True, "return_logprob": True,
+                        "logprob_start_len": 0}, "logprob_start_len")):
+        status, wrong = post(NATIVE, bad)
+        assert status == 400 and wrong["error"]["param"] == name, (bad, wrong)
+
+
+def sglangs_paths_tokenize_lists() -> None:
+    texts = ["hi", "the server answers"]
+    one = [ok("/v1/tokenize", {"prompt": t}) for t in texts]
+    both = ok("/v1/tokenize", {"prompt": texts, "return_token_strs": True})
+    assert both["tokens"] == [o["tokens"] for o in one], (both, one)
+    assert both["count"] == [o["count"] for o in one] and len(both["token_strs"]) == 2, both
+    back = ok("/v1/detokenize", {"tokens": both["tokens"]})
+    assert back["text"] == texts, back
+    assert ok("/v1/detokenize", {"tokens": one[0]["tokens"]})["text"] == "hi"
+    shown = ok("/v1/detokenize", {"tokens": both["tokens"], "skip_special_tokens": False})
+    assert shown["text"] == shown["prompt"] == back["prompt"], (shown, back)
+    assert "text" not in ok("/detokenize", {"tokens": one[0]["tokens"]})
+    for path, bad, name in (("/tokenize", {"prompt": ["x", 5]}, "prompt"),
+                            ("/detokenize", {"tokens": [[5], 6]}, "tokens[1]"),
+                            ("/detokenize", {"tokens": [[5], [-1]]}, "tokens[1][0]")):
+        status, wrong = post(path, bad)
+        assert status == 400 and wrong["error"]["param"] == name, (bad, wrong)
+
+
 def a_prefill_is_handed_over() -> None:
     """The first answer's kv_transfer_params are taken by the second request."""
     body = {"messages": HELLO, "max_tokens": 1}
@@ -216,8 +340,9 @@ TESTS = [a_request_names_its_answer, an_aborted_answer_ends_with_what_it_has,
          an_abort_of_all_ends_the_tenants_calls_only,
          strangers_end_no_calls_whose_ids_they_do_not_know,
          a_paused_engine_runs_nothing_until_it_is_resumed, an_answer_tells_its_times,
-         what_render_writes_can_be_generated, a_prefill_is_handed_over,
-         older_functions_become_tools]
+         what_render_writes_can_be_generated, labels_have_the_models_probabilities,
+         labels_do_not_depend_on_each_other, sglangs_own_endpoint_answers,
+         sglangs_paths_tokenize_lists, a_prefill_is_handed_over, older_functions_become_tools]
 
 
 def main() -> int:

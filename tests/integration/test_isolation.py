@@ -271,7 +271,7 @@ def a_preamble_that_cannot_be_shared_ends_the_start() -> None:
     seconds = "{% for m in messages %}{{ strftime_now('%H:%M') }} {{ m.content }}\n{% endfor %}"
     cases = [
         (["--preamble", str(FOLDER / "nothing.txt")], MODEL, "cannot open"),
-        (["--preamble", f"{good},{FOLDER}"], MODEL, "Is a directory"),
+        (["--preamble", f"{good},{FOLDER}"], MODEL, "is not a regular file"),
         (["--preamble", file_of("\n", "empty.txt")], MODEL, "is empty"),
         (["--preamble", file_of(b"caf\xe9", "latin.txt")], MODEL, "no UTF-8 text"),
         (["--preamble", file_of("word " * 5000, "long.txt")], MODEL, "more tokens than"),

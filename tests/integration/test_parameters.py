@@ -43,6 +43,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "EmbeddingsRequest": {"input": "hi"},
     "RerankRequest": {"query": "hi", "documents": ["a", "b"]},
     "ScoreRequest": {"text_1": "hi", "text_2": "a"},
+    "LabelsRequest": {"query": "a", "items": ["b"], "label_token_ids": [5, 6]},
+    "NativeRequest": {"text": "x", "sampling_params": {"max_new_tokens": 2}},
     "ClassifyRequest": {"input": "hi"},
     "TokenizeRequest": {"messages": HELLO},
     "DetokenizeRequest": {"tokens": [5]},
@@ -163,7 +165,15 @@ OWN: dict[str, dict[str, list[Value | With]]] = {
         "top_logprobs": [2],
         "continue_final_message": [(True, {"input": OPEN_CHAT})],
         "max_tool_calls": [1]},
-    "TokenizeRequest": {"prompt": [("x", {"messages": None})], "documents": [[DOCUMENT]],
+    "LabelsRequest": {"query": ["a", [5]], "items": [["b"], [[5], [6]]]},
+    "NativeRequest": {
+        "text": ["x", ["x", "y"]], "lora_path": ["model"],
+        "input_ids": [([5, 6], {"text": None}), ([[5], [6]], {"text": None})],
+        "sampling_params": [{"max_new_tokens": 2, "min_new_tokens": 1, "sampling_seed": 3,
+                             "no_stop_trim": True, "stop": ["x"]}]},
+    "DetokenizeRequest": {"tokens": [[5], [[5], [6]]]},
+    "TokenizeRequest": {"prompt": [("x", {"messages": None}), (["x", "y"], {"messages": None})],
+                        "documents": [[DOCUMENT]],
                         "documents_order": [(word, {"documents": [DOCUMENT]}) for word in (
                             "given", "cache", "id")]},
     "RerankRequest": {"documents": [["a", "b"], [{"text": "a"}]], "model": ["judge"],
@@ -183,6 +193,7 @@ NEEDS: dict[str, dict[str, dict[str, Any]]] = {
     "CompletionRequest": {"documents_order": {"documents": [DOCUMENT]},
                           "citations": {"documents": [DOCUMENT]}},
     "TokenizeRequest": {"prompt": {"messages": None}},
+    "NativeRequest": {"input_ids": {"text": None}},
     "ScoreRequest": SCORE_NAMES}
 SERVER: Server
 

@@ -125,7 +125,7 @@ def faults_are_named() -> None:
             ("/score", {"text_1": "a", "text_2": "b", "use_activation": 1}, "use_activation"),
             ("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 2},
              "truncate_prompt_tokens"),
-            ("/score", {"query": "a", "items": ["b"], "label_token_ids": [1]}, "label_token_ids"),
+            ("/score", {"query": "a", "items": ["b"]}, "label_token_ids"),
             ("/rerank", {"query": ["a"], "documents": ["a"]}, "query"),
             ("/rerank", {"query": "a", "documents": "a"}, "documents"),
             ("/rerank", {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0},

@@ -198,6 +198,10 @@ GENERATION: dict[str, Schema] = {
     "function_call": any_of(one_of("none", "auto"), struct({"name": string()}, ("name",)),
                             words="the older name of tool_choice"),
     "modalities": array(one_of("text"), maxItems=1),
+    "length_penalty": number(words="no effect"),
+    "spaces_between_special_tokens": switch("no effect"),
+    "custom_labels": struct(words="no effect"),
+    "truncation_side": one_of("left", words="of truncate_prompt_tokens"),
 }
 CHAT_ONLY = {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
              "continue_final_message", "add_generation_prompt", "chat_template",
@@ -355,6 +359,16 @@ SCORE = {
     "model": string(), "user": string("no effect"), "truncate_prompt_tokens": integer(-1),
     **ACTIVATION,
 }
+LABELS = {
+    "query": any_of(string(), TOKEN_IDS),
+    "items": any_of(array(string(), minItems=1), array(TOKEN_IDS, minItems=1)),
+    "label_token_ids": array(integer(0), "tokens whose probability is wanted", minItems=1,
+                             maxItems=128),
+    "apply_softmax": switch("among the labels; else among all tokens"),
+    "item_first": switch("the prompt is item and query"),
+    **{name: GENERATION[name] for name in ("model", "add_special_tokens", "cache_salt",
+                                           "priority")},
+}
 CLASSIFY = {
     **{name: EMBEDDINGS[name] for name in ("input", "model", "user", "truncate_prompt_tokens",
                                            "add_special_tokens")},
@@ -364,7 +378,7 @@ TOKENIZE = {name: GENERATION[name] for name in (
     "model", "prompt", "messages", "add_special_tokens", "documents", "documents_placement",
     "documents_order", "citations", "parse_special", "add_generation_prompt",
     "continue_final_message", "chat_template_kwargs", "reasoning_effort")}
-TOKENIZE["prompt"] = string()
+TOKENIZE["prompt"] = any_of(string(), array(string()))
 TOKENIZE["return_token_strs"] = switch()
 GENERATE = {
     "token_ids": TOKEN_IDS,
@@ -372,6 +386,20 @@ GENERATE = {
     **{name: GENERATION[name] for name in (
         "model", "stream", "stream_options", "cache_salt", "priority", "kv_transfer_params",
         "return_timings", "session_id", "request_id")}}
+NATIVE = {
+    "text": any_of(string(), array(string())), "input_ids": any_of(TOKEN_IDS, array(TOKEN_IDS)),
+    "sampling_params": struct({
+        "max_new_tokens": integer(0, 4294967295, "default: 128"),
+        "min_new_tokens": integer(0, 4294967295), "no_stop_trim": switch(),
+        "sampling_seed": integer()}, words="also those of a text completion"),
+    "return_logprob": switch(),
+    "logprob_start_len": integer(-1, 2147483647, "-1: no logprobs of the prompt"),
+    "top_logprobs_num": integer(0, 20), "return_text_in_logprobs": switch(),
+    "stream": GENERATION["stream"], "rid": GENERATION["request_id"],
+    "model": GENERATION["model"], "lora_path": string("SGLang's name of model"),
+    "extra_key": string("SGLang's name of cache_salt", minLength=1),
+    "priority": GENERATION["priority"], "session_id": GENERATION["session_id"],
+    "log_metrics": switch("no effect")}
 ABORT = {"request_ids": array(string(), maxItems=1024), "rid": string("how ids begin", minLength=1),
          "abort_all": switch("all calls of the key's tenant")}
 SLEEP_TAG = one_of("weights", "kv_cache", "scheduling")
@@ -380,8 +408,9 @@ ADAPTER_UNLOAD = {"lora_name": string(minLength=1, maxLength=255)}
 ADAPTER_LOAD = {**ADAPTER_UNLOAD,
                 "lora_path": string("a folder, absolute or in that of --lora-dir", minLength=1),
                 "load_inplace": switch("in place of the adapter of that name"),
-                "base_model_name": string("the parent in lists of models")}
-DETOKENIZE = {"model": string(), "tokens": TOKEN_IDS}
+                "base_model_name": string("the parent in lists of models", maxLength=255)}
+DETOKENIZE = {"model": string(), "tokens": any_of(TOKEN_IDS, array(TOKEN_IDS)),
+              "skip_special_tokens": switch()}
 DOCUMENT = {
     "id": string(), "title": string(), "text": string(), "metadata": struct(),
     "embedding": array(number()), "public": switch(), "pin": switch(), "ttl": integer(1),

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
@@ -549,32 +550,13 @@ static enum status read_config(struct tokenizer *t, const struct json *config, s
     return tok_copy_text(&t->chat_template, text, len);
 }
 
-static enum status read_all(struct buf *text, const char *path, struct buf *why)
-{
-    char chunk[16384];
-    size_t n;
-    enum status s = OK;
-    FILE *f = fopen(path, "rb");
-
-    if (!f)
-        return buf_why(why, ERR_IO, "cannot open %s", path);
-    while (s == OK && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        s = buf_append(text, chunk, n);
-    if (s == OK && ferror(f))
-        s = buf_why(why, ERR_IO, "cannot read %s", path);
-    else if (s == ERR_TOO_LARGE)
-        s = buf_why(why, ERR_INVALID, "%s is larger than %u bytes", path, CONFIG_BYTES_MAX);
-    fclose(f);
-    return s;
-}
-
 /* A template file has precedence over tokenizer_config.json, as in Hugging Face. */
 static enum status read_template_file(struct tokenizer *t, const char *path, struct buf *why)
 {
     struct buf text;
 
     buf_init(&text, CONFIG_BYTES_MAX);
-    enum status s = read_all(&text, path, why);
+    enum status s = file_read(&text, path, why);
     if (s == OK &&
         (!utf8_is_valid(buf_str(&text), text.len) || memchr(buf_str(&text), 0, text.len)))
         s = buf_why(why, ERR_INVALID, "%s: not UTF-8 text", path);

@@ -235,23 +235,32 @@ class Live:
                      "control_answered_per_s": full["request_throughput"]}
         self.save(self.out)
 
+    def is_within(self, one: dict) -> bool:
+        return one["mean_ttft_s"] <= self.out["slo_s"] and one["failed"] == 0
+
     def largest_rate(self, row: dict, name: str, share: float, rate: float) -> None:
-        """The largest tried rate within the SLO; the tries are kept."""
+        """The largest rate within the SLO of those that ran: tries, which are kept, and loads."""
         tries, count, n_tries = row.setdefault("tries", []), self.scenario.count, N_TRIES
         if name == "control":
             count, n_tries = min(N_CONTROL, count), N_TRIES_CONTROL
+
+        def bounds() -> tuple[float | None, float | None]:
+            ran = tries + list(row["loads"].values())
+            return (max((r["rate"] for r in ran if self.is_within(r)), default=None),
+                    min((r["rate"] for r in ran if not self.is_within(r)), default=None))
+
         while len(tries) < n_tries:
-            good = max((t["rate"] for t in tries if t["within"]), default=None)
-            bad = min((t["rate"] for t in tries if not t["within"]), default=None)
+            good, bad = bounds()
             if good and bad and bad / good <= PRECISION:
                 break
-            rate = ((good * bad) ** 0.5 if good and bad else good * STEP if good
+            rate = ((good * bad) ** 0.5 if good and bad
+                    else max(rate, good * STEP) if good
                     else bad / STEP if bad else rate)
             one = self.run(name, share, rate, count)
-            one["within"] = one["mean_ttft_s"] <= self.out["slo_s"] and one["failed"] == 0
+            one["within"] = self.is_within(one)
             tries.append(one)
             self.save(self.out)
-        row["largest_rate"] = max((t["rate"] for t in tries if t["within"]), default=0.0)
+        row["largest_rate"] = bounds()[0] or 0.0
 
     def measure(self, name: str, share: float) -> None:
         """What is missing of a system: loads, then the largest rate."""

@@ -86,6 +86,7 @@ struct pool {
     struct fake_offer offers[FAKE_N_OFFERS]; /* for this fake */
     uint32_t n_offered, n_offers_over;
     bool leaves;
+    bool unregisters, is_unregistered;
     /* Faults and figures, for the tests. */
     bool is_away;             /* answers nothing any more */
     bool holds_back;          /* lookups stay unanswered */
@@ -161,17 +162,19 @@ void pool_close(struct pool *p)
 void pool_register(struct pool *p, const void *base, uint64_t n_bytes)
 {
     assert_true(p && base && n_bytes > 0);
+    p->unregisters = p->is_unregistered = false;
 }
 
 void pool_unregister(struct pool *p)
 {
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++)
         assert_false(p->leases[i].is_used && !p->leases[i].is_asked);
+    p->unregisters = true;
 }
 
 bool pool_is_unregistered(const struct pool *p)
 {
-    return p->is_open;
+    return p->is_unregistered;
 }
 
 /* --- pull --- */
@@ -605,6 +608,7 @@ static void fake_step(void)
 
         if (!p->is_open)
             continue;
+        p->is_unregistered = p->unregisters;
         for (uint32_t i = 0; i < p->n_reads && !p->stalls; i++)
             if (!p->reads[i].is_done)
                 fake_finish_read(p, &p->reads[i]);

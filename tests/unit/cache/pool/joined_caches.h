@@ -126,6 +126,27 @@ static uint32_t wait_loaded(struct cache *c, struct cache_seq *s)
     return ms;
 }
 
+/* Put the cache to sleep: no sequence of it is attached. Returns the milliseconds. */
+static uint32_t fall_asleep(struct cache *c)
+{
+    uint32_t ms = 0;
+
+    for (; !cache_sleep(c); ms++) {
+        if (ms > 10000)
+            fail_msg("the cache stays awake for ever");
+        step_all();
+    }
+    assert_int_equal(cache_n_available(c), 0);
+    return ms;
+}
+
+static void sleep_and_wake(struct cache *c)
+{
+    (void)fall_asleep(c);
+    pass_ms(5);
+    assert_ok(cache_wake(c));
+}
+
 /* The CRC32C of a segment of this sequence, as its KV is where it was computed. */
 static uint32_t segment_crc(const struct cache *c, const struct open_seq *o,
                             const struct pool_segment *segment)

@@ -315,26 +315,43 @@ static void own_kv_goes_to_the_lender_when_the_instance_leaves(void **state)
     assert_int_equal(found[CACHE_DEVICE], 25 * B);
 }
 
+/* A sequence of a session or of none ends. Returns the tokens that the lender has then. */
+static uint32_t found_after_the_end(bool is_of_session, bool erases)
+{
+    struct cache *a = join_asking(64, CACHE_QUERY_ALWAYS),
+                 *b = join_asking(128, CACHE_QUERY_ALWAYS);
+    struct open_seq o, other;
+
+    ask(a, TWO_SEGMENTS);
+    if (erases) {
+        ask(b, "Z");
+        seq(b, &other, "Z");
+        assert_int_equal(cache_erase(b, &other.q.keys[0]), 1);
+        cache_seq_close(other.s);
+    }
+    seq(b, &o, THREE_SEGMENTS "Y");
+    if (is_of_session)
+        cache_seq_join_session(o.s, 7);
+    (void)wait_loaded(b, o.s);
+    assert_int_equal(compute_kv(b, &o, NULL), 16 * B);
+    end_and_wait(b, &o);
+    fake_of(b)->is_away = true;
+    uint32_t found = ask(a, THREE_SEGMENTS "YZ");
+    leave_world(NULL);
+    return found;
+}
+
 static void own_kv_of_a_session_goes_to_the_lender(void **state)
 {
-    struct cache *a, *b;
-    struct open_seq o;
-
     (void)state;
-    for (int is_of_session = 0; is_of_session < 2; is_of_session++) {
-        a = join_asking(64, CACHE_QUERY_ALWAYS);
-        b = join_asking(128, CACHE_QUERY_ALWAYS);
-        ask(a, TWO_SEGMENTS);
-        seq(b, &o, THREE_SEGMENTS "Y");
-        if (is_of_session)
-            cache_seq_join_session(o.s, 7);
-        (void)wait_loaded(b, o.s);
-        assert_int_equal(compute_kv(b, &o, NULL), 16 * B);
-        end_and_wait(b, &o);
-        fake_of(b)->is_away = true;
-        assert_int_equal(ask(a, THREE_SEGMENTS "YZ"), (is_of_session ? 25 : 16) * B);
-        leave_world(NULL);
-    }
+    assert_int_equal(found_after_the_end(false, false), 16 * B);
+    assert_int_equal(found_after_the_end(true, false), 25 * B);
+}
+
+static void own_kv_goes_to_the_lender_after_something_else_was_erased(void **state)
+{
+    (void)state;
+    assert_int_equal(found_after_the_end(true, true), 25 * B);
 }
 
 static void own_kv_that_nobody_takes_is_given_back(void **state)
@@ -431,6 +448,7 @@ int main(void)
         TEST(a_gap_that_cannot_be_read_ends_the_queries),
         TEST(own_kv_goes_to_the_lender_when_the_instance_leaves),
         TEST(own_kv_of_a_session_goes_to_the_lender),
+        TEST(own_kv_goes_to_the_lender_after_something_else_was_erased),
         TEST(own_kv_that_nobody_takes_is_given_back),
         TEST(few_expected_rows_are_queried_and_many_pull),
         TEST(the_first_pull_measures_the_link),

@@ -89,6 +89,30 @@ static void what_another_instance_holds_is_pulled_with_equal_bytes(void **state)
     assert_true(stats.read_bytes_per_s > 0 && stats.read_latency_s > 0);
 }
 
+/* As an instance does that sleeps and wakes. */
+static void memory_is_lent_again_after_it_was_freed(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    WAIT_FOR(all_know(2));
+    for (uint32_t n = 1; n <= 3; n++) {
+        pool_register(a->pool, a->memory, (uint64_t)N_PATH * BLOCK_BYTES);
+        side_hold(a, N_PATH);
+        WAIT_FOR(is_announced(a));
+        pull(b, 0, N_PATH);
+        WAIT_FOR(a->n_returned == n);
+        side_hold(a, 0);
+        pool_unregister(a->pool);
+        WAIT_FOR(pool_is_unregistered(a->pool));
+        free(a->memory);
+        a->memory = malloc((size_t)N_PATH * BLOCK_BYTES);
+        for (uint32_t i = 0; i < N_PATH; i++)
+            world_fill(a->memory + (size_t)i * BLOCK_BYTES, i);
+        WAIT_FOR(is_announced(a)); /* nothing is */
+    }
+}
+
 static void a_part_of_a_path_is_found_by_its_segments(void **state)
 {
     struct side *a = side_open(0), *b = side_open(1);
@@ -622,6 +646,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
         T(what_another_instance_holds_is_pulled_with_equal_bytes),
+        T(memory_is_lent_again_after_it_was_freed),
         T(a_part_of_a_path_is_found_by_its_segments),
         T(a_holder_that_has_no_more_than_is_local_is_not_asked),
         T(a_stale_holder_costs_a_miss_and_is_forgotten),

@@ -239,6 +239,44 @@ static void payloads_of_all_sizes_arrive_in_the_callers_pieces(void **state)
     munmap(to, 34 * MIB);
 }
 
+/* Between two rounds the memory is given back to the system, as by an instance that sleeps. */
+static void memory_is_registered_again_after_it_was_freed(void **state)
+{
+    static const uint64_t sizes[] = {5000, 300000, 4 * MIB + 5};
+    uint32_t n = 0;
+
+    (void)state;
+    open_ends((struct transport_config){0});
+    b.on_message = receive_whole;
+    for (uint32_t round = 0; round < 5; round++) {
+        uint8_t *from = map_bytes(5 * MIB), *to = map_bytes(5 * MIB);
+
+        if (round != 3) { /* memory that is not registered will do, too */
+            transport_register(a.t, from, 2 * MIB);
+            transport_register(a.t, from + 2 * MIB, 3 * MIB);
+            transport_register(b.t, to, 5 * MIB);
+        }
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            struct iovec piece = {from, sizes[i]};
+
+            fill(from, sizes[i], ++n);
+            to_bytes = to;
+            to_seed = n;
+            to_pieces = 1;
+            assert_ok(transport_send(a.t, a.conn, "head", 4, &piece, 1, n));
+            wait_for(&b, TRANSPORT_RECEIVED, n);
+            wait_for(&a, TRANSPORT_SENT, n);
+            assert_filled(to, sizes[i], n);
+        }
+        transport_unregister_all(a.t);
+        transport_unregister_all(b.t);
+        munmap(from, 5 * MIB);
+        munmap(to, 5 * MIB);
+    }
+    transport_unregister_all(a.t); /* nothing is registered */
+    close_ends();
+}
+
 static void a_payload_that_is_not_wanted_is_thrown_away(void **state)
 {
     static const uint64_t sizes[] = {1, 5000, 300000, 9 * MIB};
@@ -648,6 +686,7 @@ static int run_kind(const char *name)
         cmocka_unit_test(connecting_to_nobody_ends_in_closed),
         cmocka_unit_test(heads_of_all_sizes_arrive_in_order),
         cmocka_unit_test(payloads_of_all_sizes_arrive_in_the_callers_pieces),
+        cmocka_unit_test(memory_is_registered_again_after_it_was_freed),
         cmocka_unit_test(a_payload_that_is_not_wanted_is_thrown_away),
         cmocka_unit_test(random_messages_both_ways_agree_with_a_model),
         cmocka_unit_test(a_full_queue_is_busy_and_recovers),

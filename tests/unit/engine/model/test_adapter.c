@@ -5,10 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "engine/adapters.h"
 #include "engine/model/adapter_config.h"
 #include "engine/model/layer.h"
 #include "engine/model/model.h"
@@ -292,6 +295,98 @@ static void tensors_that_do_not_fit_are_refused_by_name(void **state)
     world_close(&w);
 }
 
+/* --- files that are none, or change --- */
+
+static const char *cut_path; /* the file is cut off before the next read; NULL: none is */
+
+ssize_t __real_pread(int fd, void *to, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *to, size_t n, off_t at)
+{
+    if (cut_path)
+        assert_int_equal(truncate(cut_path, 300), 0);
+    return __real_pread(fd, to, n, at);
+}
+
+static void files_that_wait_or_shrink_are_refused(void **state)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
+    char path[128], kept[128];
+    struct world w;
+
+    (void)state;
+    alarm(60); /* a guard: an open() that waits ends the test */
+    world_open(&w, DEVICE_REF);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", w.dir, names[i]);
+        snprintf(kept, sizeof kept, "%s/kept", w.dir);
+        assert_int_equal(rename(path, kept), 0);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        check_refused(&w, ERR_INVALID, "is not a regular file");
+        assert_int_equal(rename(kept, path), 0);
+    }
+    cut_path = path;
+    check_refused(&w, ERR_IO, "was cut off");
+    cut_path = NULL;
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0);
+    check_refused(&w, ERR_TOO_LARGE, "1099511627776 bytes");
+    alarm(0);
+    world_close(&w);
+}
+
+/* --- the end of the list --- */
+
+static struct adapter *held; /* by a request of another thread, which lets go */
+static struct adapter trap;  /* what memory of a freed adapter may lead to */
+static uint32_t n_displaced;
+
+void __real_adapter_displace(struct adapter *a);
+void __wrap_adapter_displace(struct adapter *a)
+{
+    assert_ptr_not_equal(a, &trap);
+    n_displaced++;
+    __real_adapter_displace(a);
+    if (a != held)
+        return;
+    held = NULL;
+    adapter_unref(a);
+}
+
+void __real_adapter_free(struct adapter *a);
+void __wrap_adapter_free(struct adapter *a)
+{
+    if (a)
+        a->next = &trap;
+    __real_adapter_free(a);
+}
+
+static enum status place_here(void *device, struct adapter *a)
+{
+    return adapter_place(a, device);
+}
+
+static void an_adapter_may_end_with_its_last_request_while_the_list_ends(void **state)
+{
+    struct world w;
+    struct adapters *as;
+
+    (void)state;
+    world_open(&w, DEVICE_REF);
+    const struct adapters_config c = {.model = &w.model,
+                                      .weights = &w.weights,
+                                      .layout = device_weight_layout(w.device),
+                                      .n_max = 2,
+                                      .rank_max = 16,
+                                      .place = place_here,
+                                      .arg = w.device};
+    assert_ok(adapters_create(&as, &c));
+    assert_ok(adapters_load(as, "a", w.dir, NULL, false, &w.why));
+    assert_ok(adapters_load(as, "b", w.dir, NULL, false, &w.why));
+    held = adapters_find(as, "b"); /* the first one on the device */
+    adapters_destroy(as);
+    assert_true(!held && n_displaced == 2);
+    world_close(&w);
+}
+
 /* --- products --- */
 
 /* Inputs and outputs of the products at one place of a layer. */
@@ -381,6 +476,8 @@ int main(void)
         cmocka_unit_test(the_hash_depends_on_matrices_and_scales_alone),
         cmocka_unit_test(fields_that_make_another_addition_are_refused_by_name),
         cmocka_unit_test(tensors_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(files_that_wait_or_shrink_are_refused),
+        cmocka_unit_test(an_adapter_may_end_with_its_last_request_while_the_list_ends),
         cmocka_unit_test(products_equal_plain_ones_and_do_not_depend_on_other_rows),
     };
 

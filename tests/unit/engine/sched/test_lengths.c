@@ -182,6 +182,36 @@ static void a_young_class_answers_as_its_parent_does(void **state)
     lengths_destroy(l);
 }
 
+/* All these prompts are in one band of two octaves; those of 150 and 170 tokens are in one class of
+ * a quarter of an octave. */
+static void prompts_of_a_quarter_octave_are_learned_apart(void **state)
+{
+    static const uint32_t lengths[] = {150, 170, 190, 400, 500};
+    struct length_traits t[ARRAY_SIZE(lengths)];
+    uint32_t class[ARRAY_SIZE(lengths)];
+    struct lengths *l = make();
+
+    (void)state;
+    for (uint32_t i = 0; i < ARRAY_SIZE(lengths); i++)
+        t[i] = (struct length_traits){.tenant = 1, .n_prompt = lengths[i]};
+    note(l, &t[0], 10, 1000);
+    note(l, &t[4], 1000, 1000);
+    note(l, &t[0], 10, 1000);
+    for (uint32_t i = 0; i < ARRAY_SIZE(lengths); i++)
+        class[i] = lengths_enter(l, &t[i]);
+    assert_int_equal(class[0], class[1]);
+    for (uint32_t i = 2; i < ARRAY_SIZE(lengths); i++)
+        assert_true(class[i] != class[i - 1]);
+    double usual = lengths_mean_left(l, class[3], 0);
+    assert_true(lengths_mean_left(l, class[1], 0) < 20);
+    assert_true(lengths_mean_left(l, class[4], 0) > 800);
+    assert_true(usual > 30 && usual < 700); /* no answer yet: that of the band */
+    assert_true(lengths_mean_left(l, class[2], 0) == usual);
+    for (uint32_t i = 0; i < ARRAY_SIZE(lengths); i++)
+        lengths_leave(l, class[i]);
+    lengths_destroy(l);
+}
+
 static void programs_and_calls_are_learned_apart(void **state)
 {
     struct length_traits program = plain;
@@ -297,6 +327,7 @@ int main(void)
         cmocka_unit_test(means_and_quantiles_are_those_of_the_answers),
         cmocka_unit_test(a_change_of_lengths_is_followed_within_a_few_hundred_answers),
         cmocka_unit_test(a_young_class_answers_as_its_parent_does),
+        cmocka_unit_test(prompts_of_a_quarter_octave_are_learned_apart),
         cmocka_unit_test(programs_and_calls_are_learned_apart),
         cmocka_unit_test(any_number_of_tenants_is_served),
         cmocka_unit_test(a_file_gives_back_what_was_learned),

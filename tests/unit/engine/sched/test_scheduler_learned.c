@@ -183,6 +183,95 @@ static void long_prompts_do_not_wait_for_all_short_ones(void **state)
     world_close(&w);
 }
 
+/* Let steps run, with a first token due in each for each place, until the answer of slot 0 is so
+ * old or has ended. */
+static void until_age(struct world *w, double age_s, uint32_t *next)
+{
+    while (w->jobs[0].is_live && world_seconds(w->now_ns - w->jobs[0].came_ns) < age_s) {
+        assert_true(*next + w->config.n_running_max <= w->config.n_slots);
+        for (uint32_t k = 0; k < w->config.n_running_max; k++)
+            world_submit(w, (*next)++, 20, 60);
+        assert_true(world_step(w));
+    }
+}
+
+static void until_generated(struct world *w, uint32_t slot, uint32_t n_out)
+{
+    while (w->jobs[slot].n_known < 20 + n_out)
+        assert_true(world_step(w));
+}
+
+/* T is 10 s. By rank alone, first tokens go before the last 20 tokens of an answer of 60 for about
+ * 30 s. */
+static void a_begun_answer_that_ends_soon_does_not_wait_for_all_first_tokens(void **state)
+{
+    static const uint32_t equal[] = {60};
+    uint32_t next = 1;
+    struct world w;
+
+    (void)state;
+    open_learned(&w, 2000, 2, 10);
+    w.is_checked = false; /* it is O(n) */
+    teach(&w, equal, 1, 1000);
+    world_submit(&w, 0, 20, 60);
+    until_generated(&w, 0, 40);
+    until_age(&w, 3.5, &next);
+    assert_true(w.jobs[0].is_live && !w.jobs[0].is_running);
+    until_age(&w, 15, &next);
+    assert_false(w.jobs[0].is_live);
+    assert_true(world_seconds(w.jobs[0].left_ns - w.jobs[0].came_ns) < 6);
+    world_close(&w);
+}
+
+/* The more such an answer has, the longer is the rest: it gives way as long as it is long. */
+static void with_a_heavy_tail_no_begun_answer_goes_before_first_tokens(void **state)
+{
+    static const uint32_t heavy[] = {30, 30, 30, 30, 40, 40, 60, 80, 160, 2000};
+    uint32_t next = 1;
+    struct world w;
+
+    (void)state;
+    open_learned(&w, 2000, 2, 10);
+    w.is_checked = false;
+    teach(&w, heavy, 10, 1000);
+    world_submit(&w, 0, 20, 220);
+    until_generated(&w, 0, 200);
+    until_age(&w, 15, &next);
+    assert_true(w.jobs[0].is_live && !w.jobs[0].is_running);
+    world_close(&w);
+}
+
+/* Four old answers lack 20 tokens each; with four places, two at a time go before first tokens. */
+static void begun_answers_leave_half_of_the_places_to_first_tokens(void **state)
+{
+    static const uint32_t equal[] = {60};
+    uint32_t next = 4, n_most = 0, n_ended = 0;
+    struct world w;
+
+    (void)state;
+    open_learned(&w, 2000, 4, 10);
+    w.is_checked = false;
+    teach(&w, equal, 1, 1000);
+    for (uint32_t slot = 0; slot < 4; slot++)
+        world_submit(&w, slot, 20, 60);
+    until_generated(&w, 3, 40);
+    until_age(&w, 3.5, &next);
+    while (world_seconds(w.now_ns - w.jobs[3].came_ns) < 8 && next + 4 <= 2000) {
+        uint32_t n_old = 0;
+        for (int k = 0; k < 4; k++)
+            world_submit(&w, next++, 20, 60);
+        assert_true(world_step(&w));
+        for (uint32_t slot = 0; slot < 4; slot++)
+            n_old += world_is_planned(&w, slot);
+        n_most = n_old > n_most ? n_old : n_most;
+    }
+    for (uint32_t slot = 0; slot < 4; slot++)
+        n_ended += !w.jobs[slot].is_live;
+    assert_int_equal(n_most, 2);
+    assert_int_equal(n_ended, 4);
+    world_close(&w);
+}
+
 /* --- tenants --- */
 
 static void a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one(void **state)
@@ -283,6 +372,9 @@ int main(void)
         cmocka_unit_test(cancelled_answers_are_not_learned),
         cmocka_unit_test(a_long_answer_is_overtaken_for_a_bounded_time),
         cmocka_unit_test(long_prompts_do_not_wait_for_all_short_ones),
+        cmocka_unit_test(a_begun_answer_that_ends_soon_does_not_wait_for_all_first_tokens),
+        cmocka_unit_test(with_a_heavy_tail_no_begun_answer_goes_before_first_tokens),
+        cmocka_unit_test(begun_answers_leave_half_of_the_places_to_first_tokens),
         cmocka_unit_test(a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one),
         cmocka_unit_test(a_cancelled_request_costs_no_turn),
         cmocka_unit_test(a_target_lets_a_sequence_run_in_time),

@@ -293,7 +293,7 @@ static void a_file_that_is_no_preamble_is_refused_with_its_name(void **state)
     (void)state;
     assert_non_null(large);
     refuses_files("/nowhere/a.txt", ERR_NOT_FOUND, "cannot open /nowhere/a.txt: No such file");
-    refuses_files(dir, ERR_IO, "Is a directory");
+    refuses_files(dir, ERR_INVALID, "is not a regular file");
     refuses_text("", 0, ERR_INVALID, "/0 is empty");
     refuses_text(" \n\t\r\n", 5, ERR_INVALID, "/0 is empty");
     refuses_text("caf\xe9.", 5, ERR_INVALID, "/0 is no UTF-8 text");
