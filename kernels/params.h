@@ -154,15 +154,15 @@ struct route_params {
     uint32_t n_chosen;  /* k, 1 .. min(E, ROUTE_CHOSEN_MAX) */
     enum route_score score;
     int renormalize;
-    float scale;         /* factor of all weights */
-    const float *logits; /* [T, E] */
+    float scale;                /* factor of all weights */
+    const float *logits;        /* [T, E] */
     const uint32_t *slot_block; /* [T] UINT32_MAX: the row is padding; NULL: none is. A CPU does not
                                    read it */
-    uint32_t *experts;   /* [T, k] in ascending order */
-    float *weights;      /* [T, k] */
-    uint32_t *offsets;   /* [E + 1] */
-    uint32_t *rows;      /* [T k] the row of each sorted row */
-    uint32_t *at;        /* [T, k] the sorted row of each choice */
+    uint32_t *experts;          /* [T, k] in ascending order */
+    float *weights;             /* [T, k] */
+    uint32_t *offsets;          /* [E + 1] */
+    uint32_t *rows;             /* [T k] the row of each sorted row */
+    uint32_t *at;               /* [T, k] the sorted row of each choice */
 };
 
 /* The products of all experts: out[i, :] = a[i, :] * w_e^T for the sorted rows i of each expert e.

@@ -101,10 +101,10 @@ static void check_route(struct route_params p, bool is_padded)
 
 static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
 {
-    static const uint32_t sizes[][3] = {
-        /* T, E, k; {128, 12, 8} is the most that one block sorts */
-        {1, 1, 1},   {3, 8, 2},   {40, 8, 2},   {5, 33, 5},   {9, 64, 6},
-        {2, 128, 8}, {70, 60, 4}, {1, 512, 64}, {128, 12, 8}, {129, 12, 8}};
+    static const uint32_t sizes[][3] = {/* T, E, k; {128, 12, 8} is the most that one block sorts */
+                                        {1, 1, 1},    {3, 8, 2},   {40, 8, 2},  {5, 33, 5},
+                                        {9, 64, 6},   {2, 128, 8}, {70, 60, 4}, {1, 512, 64},
+                                        {128, 12, 8}, {129, 12, 8}};
 
     (void)state;
     seed_random(1);
@@ -118,12 +118,10 @@ static void a_router_chooses_as_the_reference_whatever_the_batch(void **state)
                                               .scale = 1.5f},
                         flags == 2 || flags == 1);
     if (full_size())
-        check_route((struct route_params){.n_rows = 2048,
-                                          .n_experts = 128,
-                                          .n_chosen = 8,
-                                          .renormalize = 1,
-                                          .scale = 1},
-                    false);
+        check_route(
+            (struct route_params){
+                .n_rows = 2048, .n_experts = 128, .n_chosen = 8, .renormalize = 1, .scale = 1},
+            false);
 }
 
 /* --- products --- */
@@ -186,15 +184,15 @@ static struct world make_world(struct device *d, const struct type *type, const 
     uint32_t n_rows = w.offsets[s->n_experts];
     one.data = on_device(d, all, s->n_experts * bytes);
     w.a = random_array((size_t)n_rows * k, 1);
-    w.p = (struct gemm_experts_params){
-        .n_rows = n_rows,
-        .n_rows_max = most,
-        .n_experts = s->n_experts,
-        .w = one,
-        .expert_bytes = bytes,
-        .offsets = on_device(d, w.offsets, sizeof w.offsets),
-        .a = on_device(d, w.a, (size_t)n_rows * k * sizeof(float)),
-        .out = on_device(d, NULL, (size_t)n_rows * n * sizeof(float))};
+    w.p =
+        (struct gemm_experts_params){.n_rows = n_rows,
+                                     .n_rows_max = most,
+                                     .n_experts = s->n_experts,
+                                     .w = one,
+                                     .expert_bytes = bytes,
+                                     .offsets = on_device(d, w.offsets, sizeof w.offsets),
+                                     .a = on_device(d, w.a, (size_t)n_rows * k * sizeof(float)),
+                                     .out = on_device(d, NULL, (size_t)n_rows * n * sizeof(float))};
     return w;
 }
 
@@ -203,7 +201,8 @@ static struct world make_world(struct device *d, const struct type *type, const 
 static void scatter_rows(struct device *d, struct world *w, const struct type *type,
                          struct gemm_experts_params *p, bool is_rounded)
 {
-    uint32_t k = p->w.k, n = p->n_rows, n_rows = p->n_rows_max, *rows = host_array(n * sizeof *rows);
+    uint32_t k = p->w.k, n = p->n_rows, n_rows = p->n_rows_max,
+             *rows = host_array(n * sizeof *rows);
     float *a = host_array((size_t)n_rows * k * sizeof *a);
 
     for (uint32_t i = 0; i < n; i++) {

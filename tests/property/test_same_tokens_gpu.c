@@ -34,6 +34,15 @@ static const char wide_heads[] =
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
     "\"torch_dtype\":\"bfloat16\"}";
 
+/* Batches are filled up to a step's graph, and rows of padding must choose no expert. */
+static const char experts[] =
+    "{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
+    "\"num_local_experts\":5,\"num_experts_per_tok\":2,"
+    "\"intermediate_size\":96,\"vocab_size\":300,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+    "\"torch_dtype\":\"bfloat16\"}";
+
 struct kind {
     const char *name, *model, *dtype, *kv, *quantization;
     uint32_t group;
@@ -45,6 +54,9 @@ static const struct kind kinds[] = {
     {"head of 12, f32", NULL, "f32", "f32", "none", 0, 50},
     {"head of 64, int8, KV too", wide_heads, "bf16", "int8", "int8", 128, 40},
     {"head of 64, int4, KV in fp8", wide_heads, "bf16", "fp8", "int4", 32, 90},
+    {"head of 64, fp8, KV too", wide_heads, "bf16", "fp8", "fp8", 128, 90},
+    {"experts, bf16", experts, "bf16", "bf16", "none", 0, 40},
+    {"experts, int8", experts, "bf16", "bf16", "int8", 32, 90},
 };
 
 #ifndef N_KINDS /* sanitizer builds take fewer: see tests/emulated/CMakeLists.txt */
