@@ -51,7 +51,7 @@ arrows_table() {
 ^loadgen/load/     ^(base|clients)/|^loadgen/load/
 ^loadgen/bench/policy/  ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^cache/policy/replace\.h$
 ^loadgen/bench/    ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
-^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model|contest)\.h$|^engine/(lineup|settings)\.h$|^cache/cache\.h$|^cache/balance/|^kernels/(device|backend|params)\.h$
+^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model|contest|estimate)\.h$|^engine/(lineup|settings)\.h$|^cache/cache\.h$|^cache/balance/|^kernels/(device|backend|params)\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .
 ^deploy/           ^(base|clients|deploy)/
