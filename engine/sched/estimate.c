@@ -22,6 +22,16 @@
 /* Time constant over which the steps' speed is averaged. */
 #define PACE_S 1.0
 
+/* Groups of the correction: by the number of requests before them, in powers of two of a
+ * PLACES_FINE-th of the places; and by the share of the last N_LEADS requests that would overtake
+ * them. */
+#define N_DEPTHS 7
+#define PLACES_FINE 8
+#define N_SHARES 8
+#define N_LEADS 64
+/* A group has its own correction from so many requests on. */
+#define N_GROUP_MIN 16
+
 /* A sequence of the simulation. */
 struct member {
     uint32_t n_cached, n_left; /* computed tokens, and known ones that are left to compute */
@@ -50,6 +60,9 @@ struct estimator {
     const void *tokens_arg;
     uint32_t n_steps;
     struct follower ttft[2], e2e[2], ttft_error, e2e_error;
+    struct follower ttft_of[N_DEPTHS * N_SHARES], e2e_of[N_DEPTHS * N_SHARES];
+    double leads_s[N_LEADS]; /* of the last requests, a ring */
+    uint64_t n_leads;
     double expected_s, taken_s;     /* faded sums over the last steps; 0: none yet */
     struct member *before, *behind; /* [n_max] */
     uint32_t n_max;
@@ -575,17 +588,51 @@ static double note_error(struct follower *f, double predicted_s, double actual_s
     return error;
 }
 
+/* A request's place in the order of learned ranks, counted from its arrival: a later one overtakes
+ * it by having a smaller lead, if it comes early enough. Other orders have no such places, so the
+ * lead falls with the time of arrival, and nobody seems to be overtaken. */
+static double lead_seconds(const struct entry *e)
+{
+    return (double)e->place_us * 1e-6 - (double)e->came_ns * 1e-9;
+}
+
+static uint32_t group_of(const struct estimator *m, uint32_t slot, uint32_t n_before)
+{
+    uint32_t n = m->n_leads < N_LEADS ? (uint32_t)m->n_leads : N_LEADS, n_overtake = 0, depth = 0;
+    uint32_t part = PLACES_FINE * n_before / m->s->config.n_running_max;
+    double lead_s = lead_seconds(&m->s->entries[slot]);
+
+    for (; part > 0 && depth < N_DEPTHS - 1; part /= 2)
+        depth++;
+    for (uint32_t i = 0; i < n; i++)
+        n_overtake += m->leads_s[i] < lead_s;
+    return depth * N_SHARES + n_overtake * N_SHARES / (n + 1);
+}
+
+static const struct follower *correction(const struct follower *group, const struct follower *all)
+{
+    return group->n >= N_GROUP_MIN ? group : all;
+}
+
 double estimator_note_ttft(struct estimator *m, const struct estimate *e, double actual_s)
 {
-    if (e->raw_ttft_s > 0)
-        follow(&m->ttft[e->waits], (actual_s - e->waited_s) / e->raw_ttft_s);
+    if (e->raw_ttft_s > 0) {
+        double ratio = (actual_s - e->waited_s) / e->raw_ttft_s;
+
+        follow(&m->ttft[e->waits], ratio);
+        follow(&m->ttft_of[e->group], ratio);
+    }
     return note_error(&m->ttft_error, e->ttft_s, actual_s);
 }
 
 double estimator_note_e2e(struct estimator *m, const struct estimate *e, double actual_s)
 {
-    if (e->raw_e2e_s > 0)
-        follow(&m->e2e[e->waits], (actual_s - e->waited_s) / e->raw_e2e_s);
+    if (e->raw_e2e_s > 0) {
+        double ratio = (actual_s - e->waited_s) / e->raw_e2e_s;
+
+        follow(&m->e2e[e->waits], ratio);
+        follow(&m->e2e_of[e->group], ratio);
+    }
     return note_error(&m->e2e_error, e->e2e_s, actual_s);
 }
 
@@ -606,8 +653,8 @@ void estimator_stats(const struct estimator *m, struct estimator_stats *out)
 
 /* --- */
 
-void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n_tokens,
-                   struct estimate *out)
+static void predict(struct estimator *m, uint32_t slot, double waited_s, double n_tokens,
+                    struct estimate *out)
 {
     const struct scheduler *s = m->s;
     struct walk w = {.m = m, .config = &s->config, .before = m->before, .behind = m->behind};
@@ -617,15 +664,25 @@ void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n
     gather(&w, slot, n_tokens);
     *out = (struct estimate){.waited_s = waited_s, .n_before = order_position(&s->order, slot)};
     out->waits = out->n_before >= s->config.n_running_max;
+    out->group = group_of(m, slot, out->n_before);
     run_to_first(&w);
     out->raw_ttft_s = w.now_s * pace(m);
     out->raw_e2e_s = (shares ? shared_end(&w, slot) : run_to_end(&w)) * pace(m);
-    struct estimate_factors ttft = factors_of(&m->ttft[out->waits]);
-    struct estimate_factors e2e = factors_of(&m->e2e[out->waits]);
+    struct estimate_factors ttft =
+        factors_of(correction(&m->ttft_of[out->group], &m->ttft[out->waits]));
+    struct estimate_factors e2e =
+        factors_of(correction(&m->e2e_of[out->group], &m->e2e[out->waits]));
     out->ttft_s = waited_s + ttft.median * out->raw_ttft_s;
     out->ttft_high_s = waited_s + ttft.high * out->raw_ttft_s;
     out->e2e_s = fmax(out->ttft_s, waited_s + e2e.median * out->raw_e2e_s);
     out->e2e_high_s = fmax(out->ttft_high_s, waited_s + e2e.high * out->raw_e2e_s);
+}
+
+void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n_tokens,
+                   struct estimate *out)
+{
+    predict(m, slot, waited_s, n_tokens, out);
+    m->leads_s[m->n_leads++ % N_LEADS] = lead_seconds(&m->s->entries[slot]);
 }
 
 void estimate_request(struct estimator *m, uint32_t slot, const struct sched_request *r,
@@ -634,6 +691,6 @@ void estimate_request(struct estimator *m, uint32_t slot, const struct sched_req
     struct sched_probe probe;
 
     scheduler_probe(m->s, slot, r, now_ns, &probe);
-    estimate_slot(m, slot, 0, -1, out);
+    predict(m, slot, 0, -1, out);
     scheduler_unprobe(m->s, slot, &probe);
 }

@@ -18,9 +18,11 @@
  * Correction. All predicted times are multiplied by the time of the last steps over their expected
  * time. Later arrivals that overtake the request, KV memory that runs short and the time between
  * steps are unknown. Instead, the quantiles 0.5 and 0.9 of actual / predicted time are followed,
- * and multiplied to the prediction: apart for first token and end, and for requests that start at
- * once and those that wait for a place. So half of the requests are served earlier than ttft_s, and
- * nine of ten earlier than ttft_high_s.
+ * and multiplied to the prediction: apart for first token and end, and for groups of requests. A
+ * group has about as many requests before it, and is overtaken by about the same share of later
+ * ones: with learned ranks, by as many as would have overtaken it of the last ones. So half of the
+ * requests are served earlier than ttft_s, and nine of ten earlier than ttft_high_s. A group that
+ * is young takes the quantiles of all requests that wait for a place, or of all others.
  *
  * Owns    the scratch arrays of one prediction; the scheduler is borrowed.
  * Thread  as the scheduler: one at a time.
@@ -60,11 +62,12 @@ struct estimate {
     uint32_t n_before; /* sequences that precede it in the order of service */
     /* Of estimator_note_*(): the prediction without the correction, from when it was made. */
     double raw_ttft_s, raw_e2e_s, waited_s;
-    bool waits; /* for a place */
+    bool waits;     /* for a place */
+    uint32_t group; /* of the correction */
 };
 
-/* Predict a sequence of the scheduler that waits and has not run. waited_s: time since its
- * submission. n_tokens: the number that it will generate; negative: unknown. Between two steps. */
+/* Predict a sequence of the scheduler that waits and has not run: once, when it comes, since later
+ * predictions remember its place. waited_s: time since its submission. n_tokens: the number that it will generate; negative: unknown. Between two steps. */
 void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n_tokens,
                    struct estimate *out);
 /* Predict a request if it were submitted now; `slot` is a free one. The scheduler stays as it is,

@@ -226,6 +226,9 @@ static const struct option_row rows[] = {
           SETTING_TEXT(DEFAULT_CACHE_REORDER_WINDOW),
           "a waiting request with more of its prompt cached goes before at most this many others "
           "of the same level; 0: off"),
+    BOOL(NULL, "estimates", estimates, "false",
+         "predict the first token and the end of each request as the server does, and report how "
+         "far off the predictions are"),
     COUNT(NULL, "background-documents", background_documents, 0, 1 << 24, "0",
           "documents that are prefilled in the background meanwhile"),
     COUNT(NULL, "background-tokens", background_tokens, 1, 1 << 20, "740", "tokens of each"),

@@ -75,7 +75,7 @@ struct options {
         *kv_swap, *routing, *cache_policy, *speculative_prefill;
     uint64_t n_seqs_max, n_batched_tokens_max, n_queued_max, n_instances;
     double max_step_ms, step_overhead_us, quantum_ms, level_ratio, load;
-    bool prefix_caching, token_times;
+    bool prefix_caching, token_times, estimates;
     uint64_t kv_bytes_per_token, kv_device_bytes, kv_host_bytes, kv_reserve_blocks;
     uint64_t cache_reorder_window, background_documents, background_tokens;
     uint64_t copy_in_bytes, copy_out_bytes; /* per second */

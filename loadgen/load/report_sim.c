@@ -85,6 +85,11 @@ void report_put_sim(struct put *p, const struct sim_result *r)
     put_count(&one, "starving", r->n_starving);
     put_count(&one, "demoted", r->n_demoted);
     put_count(&one, "reordered", r->n_reordered);
+    put_count(&one, "estimated", r->n_estimated);
+    put_real(&one, "ttft_error_p50", r->ttft_error[0]);
+    put_real(&one, "ttft_error_p90", r->ttft_error[1]);
+    put_real(&one, "e2e_error_p50", r->e2e_error[0]);
+    put_real(&one, "e2e_error_p90", r->e2e_error[1]);
     put_count(&one, "background_documents", r->n_background);
     put_real(&one, "background_s", r->background_s);
     put_count(&one, "contests", r->n_contests);
@@ -148,6 +153,10 @@ void report_print_sim(FILE *f, const struct sim_result *r)
     if (r->n_contests > 0)
         fprintf(f, "%-40s %" PRIu64 ", %" PRIu64 " changes\n",
                 "Contests of policies:", r->n_contests, r->n_policy_changes);
+    if (r->n_estimated > 0)
+        fprintf(f, "%-40s %.1f (P90 %.1f), %.1f (P90 %.1f)\n",
+                "Error of predicted TTFT and E2EL (%):", 100 * r->ttft_error[0],
+                100 * r->ttft_error[1], 100 * r->e2e_error[0], 100 * r->e2e_error[1]);
     if (r->n_background > 0)
         fprintf(f, "%-40s %" PRIu64 " in %.2f s\n", "Documents in the background:", r->n_background,
                 r->background_s);

@@ -58,6 +58,7 @@ static enum status fill_instance(struct command *x, struct buf *why)
 
     *c = (struct instance_config){
         .follows_contest = is_auto,
+        .predicts = o->estimates,
         .scheduler = {.policy = is_auto ? DEFAULT_SCHEDULING_POLICY : o->scheduling_policy,
                       .n_running_max = (uint32_t)o->n_seqs_max,
                       .n_tokens_max = (uint32_t)o->n_batched_tokens_max,
@@ -124,9 +125,10 @@ static enum status check_light(const struct options *o, struct buf *why)
 
     if (!is_light && (o->pool || o->fail_at_s > 0))
         return buf_why(why, ERR_INVALID, "--pool, --fail-at: need --instance-model light");
-    if (is_light && (o->search_ms > 0 || o->background_documents > 0))
-        return buf_why(why, ERR_INVALID,
-                       "--search-ms, --background-documents: need --instance-model real");
+    if (is_light && (o->search_ms > 0 || o->background_documents > 0 || o->estimates))
+        return buf_why(
+            why, ERR_INVALID,
+            "--search-ms, --background-documents, --estimates: need --instance-model real");
     return OK;
 }
 
@@ -206,7 +208,7 @@ static enum status measure_capacity(struct command *x, struct sim_capacity *out,
     c.search.search_s = 0;
     c.n_background = 0;
     c.fleet.instance.scheduler.policy = "fcfs";
-    c.fleet.instance.follows_contest = false;
+    c.fleet.instance.follows_contest = c.fleet.instance.predicts = false;
     c.fleet.instance.n_queued_max = 0;
     c.token_times = false;
     s = sim_capacity(&c, out, why);

@@ -19,9 +19,10 @@ struct instance {
     struct device *device;
     struct cache *cache;
     struct lineup lineup;
-    struct contest *contest; /* NULL: the policy stays */
-    struct job **by_slot;    /* [n_slots] */
-    uint32_t *free_slots;    /* [n_free_slots] */
+    struct contest *contest;     /* NULL: the policy stays */
+    struct estimator *estimator; /* NULL: nothing is predicted */
+    struct job **by_slot;        /* [n_slots] */
+    uint32_t *free_slots;        /* [n_free_slots] */
     uint32_t n_slots, n_free_slots;
     struct link inbox, leaving; /* jobs */
     uint32_t n_inside;
@@ -124,6 +125,8 @@ enum status instance_open(struct instance **out, const struct instance_config *c
         s = open_lineup(in, why);
     if (s == OK)
         s = open_contest(in, why);
+    if (s == OK && config->predicts)
+        s = estimator_create(&in->estimator, in->lineup.scheduler, NULL, NULL, ESTIMATE_N_STEPS);
     if (s != OK) {
         instance_close(in);
         return s;
@@ -140,6 +143,7 @@ void instance_close(struct instance *in)
         if (in->lineup.seqs[i].kv)
             lineup_end(&in->lineup, i, false, virtual_device_now(in->time));
     contest_destroy(in->contest);
+    estimator_destroy(in->estimator);
     lineup_destroy(&in->lineup);
     cache_destroy(in->cache);
     device_close(in->device);
@@ -274,6 +278,9 @@ static enum status enter_lineup(struct instance *in, struct job *j, uint64_t now
     j->slot = slot;
     r.n_cached = lineup_submit(&in->lineup, slot, kv, &r, now_ns);
     note_arrival(in, j, &r);
+    if (in->estimator && j->class == SCHED_USUAL)
+        estimate_slot(in->estimator, slot, (double)(now_ns - j->arrival_ns) * 1e-9, -1,
+                      &j->estimate);
     return OK;
 }
 
@@ -428,9 +435,21 @@ static void count_computed(struct instance *in, struct job *j, uint32_t from, ui
         j->n_computed_max = from + n;
 }
 
+static void note_predicted(struct instance *in, const struct job *j, uint64_t now_ns)
+{
+    double since_s = (double)(now_ns - j->arrival_ns) * 1e-9;
+
+    if (j->n_got == 1)
+        (void)estimator_note_ttft(in->estimator, &j->estimate, since_s);
+    if (j->n_got == j->n_out)
+        (void)estimator_note_e2e(in->estimator, &j->estimate, since_s);
+}
+
 static void got_token(struct instance *in, struct job *j, uint64_t now_ns)
 {
     j->n_got++;
+    if (in->estimator && j->class == SCHED_USUAL)
+        note_predicted(in, j, now_ns);
     if (!j->is_cancelled)
         in->config.on_token(in->config.arg, j, now_ns);
     if (j->n_got == j->n_out && !j->is_cancelled) {

@@ -21,7 +21,9 @@
  * With `follows_contest` the instance notes its jobs and, between two steps, holds the
  * contests of engine/sched/contest.h that are due; they take no virtual time.
  *
- * Owns    its device, cache, lineup, contest; jobs are borrowed until they have ended.
+ * With `predicts` a job of the class SCHED_USUAL gets a prediction when it comes, as in the engine.
+ *
+ * Owns    its device, cache, lineup, contest, estimator; jobs are borrowed until they have ended.
  * Thread  one.
  * Errors  instance_open(): ERR_NOMEM, ERR_INVALID with words. A refused job: on_end().
  * Units   virtual nanoseconds, tokens, KV blocks, bytes. */
@@ -30,6 +32,7 @@
 
 #include "base/list.h"
 #include "engine/lineup.h"
+#include "engine/sched/estimate.h"
 #include "loadgen/sim/pieces.h"
 #include "loadgen/sim/result.h"
 
@@ -59,7 +62,8 @@ struct job {
     uint32_t n_blocks;       /* the most that it may need */
     uint32_t n_computed_max; /* most tokens that were computed at one time */
     uint64_t arrival_ns;
-    uint64_t contest_id; /* of contest_arrived() */
+    uint64_t contest_id;      /* of contest_arrived() */
+    struct estimate estimate; /* if the instance predicts */
     bool is_cancelled;
     struct link link;  /* in a list of the instance */
     struct seat *seat; /* light model only */
@@ -70,6 +74,7 @@ struct instance_config {
     struct scheduler_config scheduler; /* n_slots is filled in; cost too */
     bool follows_contest;              /* --scheduling-policy auto: scheduler.policy is the first
                                           one in force */
+    bool predicts;                     /* fill in job.estimate */
     const struct cost_model *cost;     /* borrowed */
     enum sim_swap swap;
     double in_bytes_per_s, out_bytes_per_s;

@@ -1,11 +1,13 @@
 #include "loadgen/sim/sim.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "loadgen/load/draw.h"
 #include "loadgen/load/pace.h"
+#include "loadgen/load/stats.h"
 #include "loadgen/sim/agenda.h"
 #include "loadgen/sim/ids.h"
 
@@ -59,8 +61,9 @@ struct sim {
     struct link chores;                     /* inside */
     uint64_t n_chores_begun, n_chores_done; /* done: or cancelled */
     uint64_t n_background_done;
-    uint64_t chore_ns; /* end of the last one done */
-    bool is_draining;  /* nothing more is sent, requests inside are cancelled */
+    uint64_t chore_ns;                     /* end of the last one done */
+    struct series ttft_errors, e2e_errors; /* relative, of the predictions */
+    bool is_draining;                      /* nothing more is sent, requests inside are cancelled */
     enum status status;
     struct buf *why;
 };
@@ -336,10 +339,40 @@ static void fill_outcome(const struct sim *sim, struct flight *f, enum job_end e
         o->message = strdup("the prompt is longer than KV memory holds: raise --kv-device-bytes");
 }
 
+static double relative_error(const struct job *j, double predicted_s, uint64_t at_ns)
+{
+    double actual_s = (double)(at_ns - j->arrival_ns) / NS_PER_S;
+
+    return actual_s > 0 ? fabs(predicted_s - actual_s) / actual_s : 0;
+}
+
+/* How far the predictions for an answer were off. */
+static void keep_errors(struct sim *sim, const struct flight *f)
+{
+    const struct job *j = &f->job;
+    const struct estimate *e = &j->estimate;
+    enum status s =
+        series_push(&sim->ttft_errors, relative_error(j, e->ttft_s, f->turn.outcome.first_ns));
+
+    if (s == OK)
+        s = series_push(&sim->e2e_errors, relative_error(j, e->e2e_s, sim->now_ns));
+    if (s != OK)
+        fail(sim, s, "out of memory");
+}
+
+static void count_errors(struct series *errors, double out[2])
+{
+    series_sort(errors);
+    out[0] = stats_percentile(errors->v, errors->n, 50);
+    out[1] = stats_percentile(errors->v, errors->n, 90);
+}
+
 static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
 {
     struct chain *chain = f->turn.chain;
 
+    if (sim->config->fleet.instance.predicts && end == JOB_DONE)
+        keep_errors(sim, f);
     drop_guess(sim, f);
     link_remove(&f->link);
     sim->pace.n_active--;
@@ -680,9 +713,14 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
     if (s == OK)
         fleet_count(sim.fleet, result, sim.now_ns);
     result->n_requests = outcomes->n;
+    result->n_estimated = sim.ttft_errors.n;
+    count_errors(&sim.ttft_errors, result->ttft_error);
+    count_errors(&sim.e2e_errors, result->e2e_error);
     result->n_background = sim.n_background_done;
     result->background_s = sim.chore_ns ? (double)(sim.chore_ns - SIM_START_NS) / NS_PER_S : 0;
     result->simulated_s = (double)(sim.now_ns - SIM_START_NS) / NS_PER_S;
     close_all(&sim);
+    series_fini(&sim.ttft_errors);
+    series_fini(&sim.e2e_errors);
     return s;
 }

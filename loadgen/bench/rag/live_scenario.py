@@ -140,9 +140,9 @@ class Llama(common.Server):
             self.port = s.getsockname()[1]
         self.command = [path, "--model", str(model), "--host", "127.0.0.1", "--port",
                         str(self.port), "--threads", str(threads), "--parallel", str(LLAMA_SLOTS),
-                        "--ctx-size", str(LLAMA_SLOTS * LLAMA_SLOT_TOKENS), "--kv-unified",
-                        "--cache-prompt", "--cache-ram", str(max(1, kv_bytes >> 20)),
-                        "--cache-type-k", "f16", "--cache-type-v", "f16", "--jinja"]
+                        "--ctx-size", str(LLAMA_SLOTS * LLAMA_SLOT_TOKENS), "--cache-prompt",
+                        "--cache-ram", str(max(1, kv_bytes >> 20)), "--cache-type-k", "f16",
+                        "--cache-type-v", "f16", "--jinja"]
         self.log = tempfile.NamedTemporaryFile("w+b", prefix="tarn-bench-log-")
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log)
         # Nothing reads the pipe; the server writes its log to stderr.

@@ -488,6 +488,74 @@ static void half_and_nine_tenths_of_the_requests_are_served_as_predicted(void **
     world_close(&w);
 }
 
+/* Submit to slot 0 of an empty world, predict, let the first token take `factor` times as long, and
+ * end. Returns predicted / simulated. */
+static double predicted_alone(struct world *w, struct estimator *m, uint32_t n_prompt,
+                              double factor)
+{
+    struct estimate e;
+
+    world_submit(w, 0, n_prompt, 2);
+    estimate_slot(m, 0, 0, -1, &e);
+    if (factor > 0)
+        (void)estimator_note_ttft(m, &e, factor * e.raw_ttft_s);
+    (void)run_to_end(w, 0);
+    return e.ttft_s / e.raw_ttft_s;
+}
+
+/* Long prompts are overtaken by later requests, and take four times what the walk says. */
+static void requests_that_are_overtaken_have_a_correction_of_their_own(void **state)
+{
+    struct sched_request question = {.n_known = 800, .n_out_max = 2};
+    struct estimator *m;
+    struct estimate e;
+    struct world w;
+
+    (void)state;
+    world_init(&w, "skip-join-mlfq", N_SLOTS);
+    w.config.variant = "learned";
+    w.is_checked = false;
+    world_open(&w);
+    assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
+    for (uint32_t i = 0; i < 300; i++) {
+        (void)predicted_alone(&w, m, 10, 1);
+        (void)predicted_alone(&w, m, 800, 4);
+    }
+    for (uint32_t i = 0; i < 200; i++) { /* questions are not among the last requests */
+        estimate_request(m, SPARE, &question, w.now_ns, &e);
+        assert_near(e.ttft_s / e.raw_ttft_s, 4, 0.4);
+    }
+    assert_near(predicted_alone(&w, m, 10, 0), 1, 0.1);
+    assert_near(predicted_alone(&w, m, 800, 0), 4, 0.4);
+    estimator_destroy(m);
+    world_close(&w);
+}
+
+/* Of three that wait, the last one takes three times what the walk says. */
+static void requests_behind_others_have_a_correction_of_their_own(void **state)
+{
+    struct estimate first, last;
+    struct estimator *m;
+    struct world w;
+
+    (void)state;
+    open_world(&w, "fcfs", 1);
+    assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
+    for (uint32_t slot = 0; slot < 3; slot++)
+        world_submit(&w, slot, 100, 10);
+    for (uint32_t i = 0; i < 300; i++) {
+        estimate_slot(m, 0, 0, -1, &first);
+        estimate_slot(m, 2, 0, -1, &last);
+        (void)estimator_note_ttft(m, &first, first.raw_ttft_s);
+        (void)estimator_note_ttft(m, &last, 3 * last.raw_ttft_s);
+    }
+    assert_true(!first.waits && !last.waits);
+    assert_near(first.ttft_s / first.raw_ttft_s, 1, 0.1);
+    assert_near(last.ttft_s / last.raw_ttft_s, 3, 0.3);
+    estimator_destroy(m);
+    world_close(&w);
+}
+
 static void a_prompt_without_an_answer_ends_with_its_first_step(void **state)
 {
     struct world w;
@@ -519,6 +587,8 @@ int main(void)
         cmocka_unit_test(under_load_the_median_error_is_below_15_percent),
         cmocka_unit_test(unknown_lengths_end_one_after_the_other),
         cmocka_unit_test(half_and_nine_tenths_of_the_requests_are_served_as_predicted),
+        cmocka_unit_test(requests_that_are_overtaken_have_a_correction_of_their_own),
+        cmocka_unit_test(requests_behind_others_have_a_correction_of_their_own),
         cmocka_unit_test(a_prompt_without_an_answer_ends_with_its_first_step),
     };
 

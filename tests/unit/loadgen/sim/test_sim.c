@@ -244,6 +244,29 @@ static void clients_that_hang_up_during_a_search_end_with_the_run(void **state)
     fini(&m);
 }
 
+/* An idle server's times are the cost model's, and so are the predictions. */
+static void predictions_are_compared_with_what_came(void **state)
+{
+    struct made m = {.config = usual_sim("fcfs")}, loaded = {.config = usual_sim("fcfs")};
+    struct workload_config w = constant(100, 5, 0.1), fast = constant(100, 5, 60);
+
+    (void)state;
+    m.config.count = 1; /* nothing is corrected yet */
+    m.config.fleet.instance.predicts = true;
+    simulate(&m, &w);
+    assert_int_equal(m.result.n_estimated, 1);
+    assert_near(m.result.ttft_error[1], 0, 1e-6);
+    fini(&m);
+
+    loaded.config.count = 200;
+    loaded.config.fleet.instance.predicts = true;
+    simulate(&loaded, &fast);
+    assert_int_equal(loaded.result.n_estimated, 200);
+    assert_true(loaded.result.ttft_error[1] > 1e-3 && loaded.result.ttft_error[1] < 1);
+    assert_true(loaded.result.e2e_error[0] > 1e-3 && loaded.result.e2e_error[0] < 1);
+    fini(&loaded);
+}
+
 static void documents_are_prefilled_in_the_background(void **state)
 {
     struct made m = {.config = usual_sim("fcfs")};
@@ -745,6 +768,7 @@ int main(void)
         cmocka_unit_test(a_list_that_is_final_early_is_prefilled_during_the_search),
         cmocka_unit_test(lists_that_change_are_speculated_on_in_vain),
         cmocka_unit_test(clients_that_hang_up_during_a_search_end_with_the_run),
+        cmocka_unit_test(predictions_are_compared_with_what_came),
         cmocka_unit_test(documents_are_prefilled_in_the_background),
         cmocka_unit_test(an_unknown_cache_policy_is_refused_in_words),
         cmocka_unit_test(one_place_serves_one_after_the_other),
