@@ -323,6 +323,8 @@ static enum place_result place_piece(struct store *st, const struct slow_tier *w
     struct ktree_node look = ktree_look(st->tree, parent);
     bool copies = tier_is_addressable(st->tier[load_tier(st)].t);
 
+    if (st->sleeps) /* the tiers were found empty, and must stay so */
+        return PLACE_NEVER;
     if (parent != KTREE_ROOT && lies_slow_only(&look))
         return st->info[parent].is_reading ? PLACE_WAITS : PLACE_NEVER;
     if (u->n_reserved > 0 && (u->at != i || u->n_reserved != n))

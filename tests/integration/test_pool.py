@@ -113,6 +113,31 @@ def a_rolling_restart_loses_no_hot_segment() -> None:
                 assert n_found(tiers) == N_FOUND, (seed, s.name, tiers)
 
 
+def an_instance_sleeps_and_the_pool_goes_on() -> None:
+    """Over each transport: memory that was registered is freed, and registered again."""
+    for transport in ("tcp", "ucx"):
+        with Pool(MODEL) as pool:
+            try:
+                a, b = (pool.start(i, "--pool-transport", transport) for i in range(2))
+            except SystemExit as error:  # refused by name
+                assert "UCX" in str(error), error
+                print("      no UCX in this build")
+                return
+            pool.wait()
+            for first in (0, 10):
+                check_pulled(pool, a, b, range(first, first + 2))
+                wait_until(lambda: a.metric("tarn:pool_lent_blocks") == 0)
+                pool.compute(a, range(first + 2, first + 3))
+                assert a.request("POST", "/sleep?level=1")[0] == 200
+                answer, tiers = ask(b, prompt_of(first + 2))
+                REFERENCE.check(prompt_of(first + 2), answer)
+                assert n_found(tiers) == 0, tiers
+                assert a.request("POST", "/wake_up")[0] == 200
+                answer, tiers = ask(a, prompt_of(first + 2))
+                REFERENCE.check(prompt_of(first + 2), answer)
+                assert remote(tiers) == N_FOUND, tiers
+
+
 def tenants_share_nothing() -> None:
     with Pool(MODEL) as pool:
         file = pool.folder / "keys.json"
@@ -204,7 +229,8 @@ def a_stranger_gets_nothing() -> None:
 
 TESTS = [kv_of_another_instance_is_found, kv_comes_over_ucx_too,
          what_is_shorter_is_found_as_far_as_it_goes, instances_join_and_leave,
-         a_rolling_restart_loses_no_hot_segment, tenants_share_nothing,
+         a_rolling_restart_loses_no_hot_segment, an_instance_sleeps_and_the_pool_goes_on,
+         tenants_share_nothing,
          a_wrong_secret_keeps_an_instance_out, a_stranger_gets_nothing]
 
 

@@ -36,6 +36,7 @@ DEADLINES = ("--pool-lookup-ms", str(LOOKUP_MS), "--pool-pull-ms", str(PULL_MS),
 SLACK_S = 20
 HELD_BYTES = 150_000  # of a transfer of 655,360, before it stops
 TCP = ("--pool-transport", "tcp")
+UCX = ("--pool-transport", "ucx")
 
 MODEL: Path
 OTHER: Path
@@ -67,8 +68,8 @@ def works_again(pool: Pool, a: Instance, b: Instance, first_seed: int) -> None:
         seed += 1
 
 
-def pair(pool: Pool) -> tuple[Instance, Instance]:
-    a, b = pool.start(0, *TCP), pool.start(1, *TCP)
+def pair(pool: Pool, transport: tuple[str, str] = TCP) -> tuple[Instance, Instance]:
+    a, b = pool.start(0, *transport), pool.start(1, *transport)
     pool.wait()
     return a, b
 
@@ -167,6 +168,32 @@ def a_stopped_peer_is_not_waited_for() -> None:
         a.process.send_signal(signal.SIGCONT)
         pool.wait(2)
         works_again(pool, a, b, 10)
+
+
+def peers_are_stopped_and_killed_over_ucx() -> None:
+    """A lender dies while several requests pull from it."""
+    with Pool(MODEL, None, DEADLINES) as pool:
+        try:
+            a, b = pair(pool, UCX)
+        except SystemExit as error:  # refused by name
+            assert "UCX" in str(error), error
+            print("      no UCX in this build")
+            return
+        pool.compute(a, range(8))
+        assert remote(check(b, 0)) == N_FOUND
+        a.process.send_signal(signal.SIGSTOP)
+        assert n_found(check(b, 1)) == 0
+        a.process.send_signal(signal.SIGCONT)
+        pool.wait(2)
+        works_again(pool, a, b, 10)
+        with ThreadPoolExecutor(6) as threads:
+            jobs = [threads.submit(check, b, seed) for seed in range(2, 8)]
+            wait_until(lambda: b.metric("tarn:pool_lookups_total") > 3
+                       or all(job.done() for job in jobs))
+            a.kill()
+            for job in jobs:
+                job.result()
+        works_again(pool, pool.start(0, *UCX), b, 50)
 
 
 def what_a_lying_peer_sends_is_computed_instead() -> None:
@@ -433,6 +460,7 @@ BETWEEN_HOSTS = [a_partition_between_instances_heals, an_instance_without_networ
                  a_slow_or_lossy_network_changes_no_answer, random_faults_between_hosts]
 HERE = [a_peer_killed_in_the_middle_of_a_transfer_costs_a_recomputation,
         a_transfer_that_stands_still_ends_at_its_deadline, a_stopped_peer_is_not_waited_for,
+        peers_are_stopped_and_killed_over_ucx,
         what_a_lying_peer_sends_is_computed_instead, broken_messages_change_no_answer,
         another_model_in_the_same_redis_is_another_pool, instances_outlive_their_redis,
         clocks_of_hosts_are_not_compared, random_faults_on_this_machine]

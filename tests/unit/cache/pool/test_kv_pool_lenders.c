@@ -248,6 +248,29 @@ static void a_lender_lost_before_the_sequence_runs_is_replaced(void **state)
     end(&o);
 }
 
+/* --- sleep --- */
+
+static void a_waiting_sequence_asks_all_lenders_again_after_a_sleep(void **state)
+{
+    struct open_seq o;
+
+    (void)state;
+    begin_replicas(1);
+    begin(&o, THREE_SEGMENTS "Y");
+    uint32_t n_lookups = fake_of(asker)->n_lookups;
+    /* The first lender, another one for the block that it does not have, and two parts. */
+    assert_int_equal(n_lookups, 4);
+    cache_seq_sleep(o.s);
+    sleep_and_wake(asker);
+    assert_true(cache_seq_is_loading(o.s));
+    (void)wait_loaded(asker, o.s);
+    assert_int_equal(fake_of(asker)->n_lookups, 2 * n_lookups);
+    assert_int_equal(compute_kv(asker, &o, NULL), 24 * B);
+    assert_ok(query_kv(asker, &o, 1));
+    assert_attended(1, 1, 1);
+    end(&o);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, leave_world)
 
 int main(void)
@@ -264,6 +287,7 @@ int main(void)
         TEST(a_sequence_that_loses_one_lender_reads),
         TEST(a_path_whose_middle_is_lost_is_computed_from_there),
         TEST(a_lender_lost_before_the_sequence_runs_is_replaced),
+        TEST(a_waiting_sequence_asks_all_lenders_again_after_a_sleep),
     };
 
     if (!open_device())

@@ -87,6 +87,45 @@ static void a_lender_whose_asker_is_lost_falls_asleep_when_the_lease_ends(void *
     cache_seq_close(o.s);
 }
 
+static void an_asker_that_sleeps_gives_its_lease_back_and_asks_again(void **state)
+{
+    struct cache *a = join(64, 0), *b = join(64, 0);
+    struct open_seq o;
+
+    (void)state;
+    ask(a, "ABCDEFGH|IJ");
+    begin_to_read(b, &o, "ABCDEFGH|IJ");
+    cache_seq_sleep(o.s);
+    (void)fall_asleep(b); /* the reads under way go to buffers beside its memory */
+    fake_of(b)->stalls = false;
+    pass_ms(5);
+    assert_int_equal(stats_of(a).tier[CACHE_DEVICE].n_in_use, 0);
+    assert_ok(cache_wake(b));
+    (void)wait_loaded(b, o.s);
+    assert_int_equal(compute_kv(b, &o, NULL), 10 * B);
+    assert_int_equal(fake_of(b)->n_lookups, 2);
+    cache_seq_close(o.s);
+}
+
+/* The read ends after the cache was found empty, and before its memory is freed. */
+static void a_read_that_ends_in_the_middle_of_falling_asleep_is_not_placed(void **state)
+{
+    struct cache *a = join(64, 0), *b = join(64, 0);
+    struct open_seq o;
+
+    (void)state;
+    ask(a, "ABCD");
+    begin_to_read(b, &o, "ABCD");
+    cache_seq_sleep(o.s);
+    assert_false(cache_sleep(b)); /* the pool still knows the memory */
+    fake_of(b)->stalls = false;
+    assert_int_equal(fall_asleep(b), 1);
+    assert_ok(cache_wake(b));
+    (void)wait_loaded(b, o.s);
+    assert_int_equal(compute_kv(b, &o, NULL), 4 * B);
+    cache_seq_close(o.s);
+}
+
 /* A lookup whose answer comes while the asker sleeps. */
 static void an_answer_to_a_sleeping_asker_is_given_back(void **state)
 {
@@ -157,6 +196,8 @@ int main(void)
         TEST(a_woken_instance_pulls_and_lends_again),
         TEST(a_loan_delays_the_sleep_of_its_lender),
         TEST(a_lender_whose_asker_is_lost_falls_asleep_when_the_lease_ends),
+        TEST(an_asker_that_sleeps_gives_its_lease_back_and_asks_again),
+        TEST(a_read_that_ends_in_the_middle_of_falling_asleep_is_not_placed),
         TEST(an_answer_to_a_sleeping_asker_is_given_back),
         TEST(queries_begin_again_after_a_sleep),
         TEST(a_sleeping_instance_inherits_nothing),
