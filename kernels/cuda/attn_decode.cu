@@ -1,9 +1,8 @@
 /* attn_decode.cu - attention of sequences with one row: split over segments, then combined.
  *
  * Decode reads every key and value once for a few queries, so its speed depends on the number of
- * loads in flight. Each warp keeps half of its tile in flight in registers: K while the queries are
- * loaded, V while the products of K are computed. Warps share only the results of a segment's
- * tiles.
+ * loads in flight. Each warp keeps half of its tile in flight in registers: up to 128 dimensions of
+ * K, then V in their place. Warps share only the results of a segment's tiles.
  *
  * A segment that several sequences have is read once for as many of them as fill the 16 rows of an
  * mma: four where four query heads share a KV head. A row of an mma depends on no other row, so a
@@ -14,7 +13,7 @@
 #include "kernels/cuda/rounded.cuh"
 
 #define THREADS (ATTN_SEGMENT_TILES * WARP)
-#define VALUES_AHEAD ATTN_TILE_BLOCKS /* groups of V in flight while one is used */
+#define VALUES_AHEAD 2 /* groups of V in flight while one is used */
 
 /* Results of a segment's tiles, one tile per warp. Aligned, since o is stored four floats at a
  * time. */
@@ -77,12 +76,31 @@ static __device__ __forceinline__ uint4 load_if(const uint4 *from, bool valid)
     return valid ? load_once16(from) : make_uint4(0, 0, 0, 0);
 }
 
-/* Four words as they are in memory, on the way to registers. */
+/* Four words as they are in memory, on the way to registers. select() makes tokens t and t + 1, of
+ * which the words are, zeros where they are outside the range. */
 template <enum dtype TYPE>
 struct words {
     uint4 x;
 
     __device__ __forceinline__ uint4 get() const { return x; }
+    __device__ __forceinline__ void select(uint32_t t, struct attn_range range)
+    {
+        x = attn_select(x, t, range);
+    }
+};
+
+template <>
+struct words<DTYPE_F16> {
+    uint4 x; /* of two rows */
+
+    __device__ __forceinline__ uint4 get() const { return attn_weave(x); }
+    __device__ __forceinline__ void select(uint32_t t, struct attn_range range)
+    {
+        if (t < range.lo || t >= range.hi)
+            x.x = x.y = 0;
+        if (t + 1 < range.lo || t + 1 >= range.hi)
+            x.z = x.w = 0;
+    }
 };
 
 template <>
@@ -90,6 +108,7 @@ struct words<DTYPE_I8> {
     uint2 x;
 
     __device__ __forceinline__ uint4 get() const { return attn_widen<DTYPE_I8>(x); }
+    __device__ __forceinline__ void select(uint32_t, struct attn_range) {} /* p is 0 */
 };
 
 template <>
@@ -97,6 +116,7 @@ struct words<DTYPE_F8> {
     uint2 x;
 
     __device__ __forceinline__ uint4 get() const { return attn_widen<DTYPE_F8>(x); }
+    __device__ __forceinline__ void select(uint32_t, struct attn_range) {} /* p is 0 */
 };
 
 /* Words 4g .. 4g + 3 of row i of K or V; a row has ROW words. */
@@ -107,6 +127,13 @@ static __device__ __forceinline__ void load_words(words<DTYPE_BF16> &w, const un
     w.x = load_if(reinterpret_cast<const uint4 *>(head) + i * (ROW / 4) + g, valid);
 }
 
+template <uint32_t ROW>
+static __device__ __forceinline__ void load_words(words<DTYPE_F16> &w, const unsigned char *head,
+                                                  uint32_t i, uint32_t g, bool valid)
+{
+    w.x = valid ? attn_load_halves<ROW>(head, i, g) : make_uint4(0, 0, 0, 0);
+}
+
 template <uint32_t ROW, enum dtype TYPE>
 static __device__ __forceinline__ void load_words(words<TYPE> &w, const unsigned char *head,
                                                   uint32_t i, uint32_t g, bool valid)
@@ -114,20 +141,22 @@ static __device__ __forceinline__ void load_words(words<TYPE> &w, const unsigned
     w.x = valid ? attn_load_bytes<ROW>(head, i, g) : make_uint2(0, 0);
 }
 
-template <int DIM, enum dtype TYPE>
-struct half_tile_k {
-    words<TYPE> rows[DIM / 8];
+#define STEPS(dim) ((dim) / 16) /* of 16 dimensions */
+
+/* A step of K: rows 4c and 4c + 4 behind it. */
+template <enum dtype TYPE>
+struct key_step {
+    words<TYPE> lo, hi;
 };
 
-template <int DIM, enum dtype TYPE>
-static __device__ __forceinline__ void load_keys(half_tile_k<DIM, TYPE> &k,
+template <enum dtype TYPE>
+static __device__ __forceinline__ void load_keys(key_step<TYPE> &k, int step,
                                                  const unsigned char *from, uint32_t n)
 {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
 
-#pragma unroll
-    for (int i = 0; i < DIM / 8; i++)
-        load_words<KV_BLOCK_TOKENS>(k.rows[i], from, 4 * i + c, g, 4 * g < n);
+    load_words<KV_BLOCK_TOKENS>(k.lo, from, 8 * step + c, g, 4 * g < n);
+    load_words<KV_BLOCK_TOKENS>(k.hi, from, 8 * step + 4 + c, g, 4 * g < n);
 }
 
 /* A group of 32 dimensions of V, with all rows of the tile. */
@@ -156,8 +185,8 @@ load_values(value_group<TYPE> &v, int group, const unsigned char *const from[ATT
 }
 
 /* Slots that the row does not see may contain anything, even NaN, and 0 * NaN would be NaN. */
-static __device__ __forceinline__ void select_values(value_group<DTYPE_BF16> &v,
-                                                     struct attn_range range)
+template <enum dtype TYPE>
+static __device__ __forceinline__ void select_values(value_group<TYPE> &v, struct attn_range range)
 {
     uint32_t c = threadIdx.x % 4;
 
@@ -165,14 +194,7 @@ static __device__ __forceinline__ void select_values(value_group<DTYPE_BF16> &v,
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
 #pragma unroll
         for (int s = 0; s < 4; s++)
-            v.rows[b][s].x =
-                attn_select(v.rows[b][s].x, KV_BLOCK_TOKENS * b + 2 * (4 * c + s), range);
-}
-
-template <enum dtype TYPE>
-static __device__ __forceinline__ void select_values(value_group<TYPE> &, struct attn_range)
-{
-    /* bytes are finite, and p is 0 */
+            v.rows[b][s].select(KV_BLOCK_TOKENS * b + 2 * (4 * c + s), range);
 }
 
 /* Store this lane's share of 32 dimensions of its two queries. */
@@ -219,23 +241,25 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
                                                 const struct member &member,
                                                 struct attn_range range)
 {
+    constexpr int N_GROUPS = ATTN_GROUPS(DIM);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t token0 = warp * ATTN_TILE, n = attn_min(piece.seg.n_tokens - token0, ATTN_TILE);
     const uint32_t *blocks = p.blocks + piece.seg.block0 + token0 / KV_BLOCK_TOKENS;
     uint32_t n1 = n > KV_BLOCK_TOKENS ? n - KV_BLOCK_TOKENS : 0;
     uint32_t block[ATTN_TILE_BLOCKS] = {blocks[0], blocks[n1 > 0]};
     const unsigned char *from_k[ATTN_TILE_BLOCKS], *from_v[ATTN_TILE_BLOCKS];
-    half_tile_k<DIM, TYPE> k[ATTN_TILE_BLOCKS];
-    value_group<TYPE> v[ATTN_GROUPS(DIM)];
+    key_step<TYPE> k[ATTN_TILE_BLOCKS][STEPS(DIM)];
+    value_group<TYPE> v[N_GROUPS];
 
 #pragma unroll
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
         from_k[b] = kv_at_as<TYPE>(p.pool, block[b], p.layer, 0, piece.kv_head);
         from_v[b] = kv_at_as<TYPE>(p.pool, block[b], p.layer, 1, piece.kv_head);
-        load_keys<DIM, TYPE>(k[b], from_k[b], b == 0 ? n : n1);
+#pragma unroll
+        for (int i = 0; i < STEPS(DIM); i++)
+            load_keys(k[b][i], i, from_k[b], b == 0 ? n : n1);
     }
 
-    uint4 q[DIM / 16];
     const float *query[2] = {query_at<DIM>(p, piece, member, g),
                              query_at<DIM>(p, piece, member, g + 8)};
     const struct attn_range ranges[2] = {range, range};
@@ -243,14 +267,23 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     struct attn_tile tile;
 
 #pragma unroll
-    for (int i = 0; i < DIM / 16; i++)
-        q[i] = attn_tile_query(query, i);
+    for (int e = 0; e < 16 * ATTN_TILE_BLOCKS; e++)
+        s[e / 16][e / 4 % 4][e % 4] = 0;
 #pragma unroll
-    for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
-        attn_tile_products<DIM>(
-            s[b], [&](int i) { return q[i]; }, [&](int i) { return k[b].rows[i].get(); });
-        if (b < ATTN_GROUPS(DIM)) /* reuses the registers of k[b] */
-            load_values<DIM, TYPE>(v[b], b, from_v, n);
+    for (int i = 0; i < STEPS(DIM); i++) {
+        uint4 q = attn_tile_query<TYPE>(query, i);
+
+#pragma unroll
+        for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
+            const key_step<TYPE> &step = k[b][i];
+
+            attn_mma4<TYPE>(s[b], q, step.lo.get(), step.hi.get());
+        }
+        /* V takes the registers that K leaves. */
+        if (i == (STEPS(DIM) - 1) / 2)
+            load_values<DIM, TYPE>(v[0], 0, from_v, n);
+        if (i == STEPS(DIM) - 1 && N_GROUPS > 1)
+            load_values<DIM, TYPE>(v[N_GROUPS > 1], 1, from_v, n);
     }
     if (kv_dtype_is_scaled(TYPE))
         attn_scale_keys(s, scales_of_blocks<TYPE>(p.pool, from_k));
@@ -258,7 +291,7 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     attn_tile_exp(tile, s);
     if (kv_dtype_is_scaled(TYPE))
         attn_scale_values(s, ranges, scales_of_blocks<TYPE>(p.pool, from_v));
-    attn_tile_pack(tile, s);
+    attn_tile_pack<TYPE>(tile, s);
     if (c == 0) {
         out.ml[warp][g] = make_float2(tile.m[0], tile.l[0]);
         out.ml[warp][g + 8] = make_float2(tile.m[1], tile.l[1]);
@@ -267,11 +300,12 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
         float acc[4][4];
 
-        if (u + VALUES_AHEAD < ATTN_GROUPS(DIM))
+        if (u + VALUES_AHEAD < N_GROUPS)
             load_values<DIM, TYPE>(v[u + VALUES_AHEAD], u + VALUES_AHEAD, from_v, n);
         if (range.hi - range.lo < ATTN_TILE)
             select_values(v[u], range);
-        attn_tile_values(acc, tile, [&](int b, int i) { return v[u].rows[b][i].get(); });
+        attn_tile_values<TYPE>(acc, tile,
+                               [&](int b, int i) { return v[u].rows[b][i].get(); });
         if (DIM % 32 == 0 || 32 * u + 8 * c < DIM)
             store_group(&out.o[warp][g][32 * u + 8 * c], &out.o[warp][g + 8][32 * u + 8 * c], acc);
     }
@@ -368,61 +402,92 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
 
 /* --- combining --- */
 
-#define COMBINE_THREADS 128
-#define COMBINE_AHEAD 16 /* segments whose partial results are loaded together */
+#define COMBINE_WARPS 8
+#define COMBINE_THREADS (COMBINE_WARPS * WARP)
+#define COMBINE_ELEMENTS (4 * WARP) /* of a block */
 
-/* Grid (n_seqs * ceil(H * d / 128)): a thread merges one element of a row over the segments that
- * the row sees, which are consecutive, in order, group by group. */
+typedef struct attn_joined<4> joined4;
+
+/* Merge the partial results of segments [i, end) of one group, of this thread's four elements. */
+static __device__ __forceinline__ void combine_group(joined4 *out, const float *o, const float2 *ml,
+                                                     uint32_t i, uint32_t end, uint32_t n_elements,
+                                                     uint32_t n_heads)
+{
+    float4 o_next[ATTN_GROUP_SEGMENTS];
+    float2 ml_next[ATTN_GROUP_SEGMENTS];
+
+    attn_joined_clear(*out);
+#pragma unroll
+    for (uint32_t k = 0; k < ATTN_GROUP_SEGMENTS; k++)
+        if (i + k < end) {
+            o_next[k] = *reinterpret_cast<const float4 *>(o + (size_t)(i + k) * n_elements);
+            ml_next[k] = ml[(size_t)(i + k) * n_heads];
+        }
+#pragma unroll
+    for (uint32_t k = 0; k < ATTN_GROUP_SEGMENTS; k++)
+        if (i + k < end) {
+            const float x[4] = {o_next[k].x, o_next[k].y, o_next[k].z, o_next[k].w};
+
+            attn_joined_add(*out, ml_next[k].x, ml_next[k].y, x);
+        }
+}
+
+/* Store four elements of a row; 0 behind its end. */
+static __device__ __forceinline__ void combine_store(const struct attention_params &p,
+                                                     uint32_t row, uint32_t at, const joined4 &r)
+{
+    uint32_t n = p.n_heads * p.pool.head_dim;
+    float by = attn_inverse(r.l);
+
+    put4<true>(p.rounded, row, p.out + (size_t)row * n, at, n,
+               make_float4(r.o[0] * by, r.o[1] * by, r.o[2] * by, r.o[3] * by));
+    if (p.lse && at < n && at % p.pool.head_dim == 0)
+        p.lse[(size_t)row * p.n_heads + at / p.pool.head_dim] = attn_lse(r.m, r.l);
+}
+
+/* Grid (n_seqs * ceil(H * d / 128)): 128 elements of a row, merged in two levels. Each warp merges
+ * the segments of a group, four elements per lane; then the first warp merges the groups in order.
+ * The segments that the row sees are consecutive. */
 static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(struct attn_job job,
                                                                               uint32_t n_blocks)
 {
+    __shared__ joined4 groups[COMBINE_WARPS][WARP];
     const struct attention_params &p = job.p;
     const struct attn_seq seq = p.seqs[blockIdx.x / n_blocks];
     const struct attn_segment *segs = p.segments + seq.seg0;
     uint32_t n_elements = p.n_heads * p.pool.head_dim;
-    uint32_t at = blockIdx.x % n_blocks * COMBINE_THREADS + threadIdx.x;
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint32_t at = blockIdx.x % n_blocks * COMBINE_ELEMENTS + 4 * lane;
+    uint32_t first, end;
+    joined4 row;
 
     let_next_begin(); /* a product, which loads its first weights meanwhile */
-    if (!attn_is_split(seq, job.n_partial_segs) || at >= row_length(p.rounded, n_elements))
+    if (!attn_is_split(seq, job.n_partial_segs))
         return;
-    if (at >= n_elements) {
-        put1(p.rounded, seq.row0, p.out, at, n_elements, 0);
-        return;
-    }
-    uint32_t head = at / p.pool.head_dim;
-    uint32_t i = attn_first_segment(segs, seq.n_segs, attn_first_key(p.window, seq.pos0));
-    uint32_t end = attn_first_segment(segs, seq.n_segs, seq.pos0);
-    const float *o = job.partials + (size_t)seq.seg0 * n_elements + at;
-    const float2 *ml = attn_partial_ml(job, seq.seg0, head);
-    struct attn_joined row, group;
-
-    attn_joined_clear(row);
-    attn_joined_clear(group);
+    first = attn_first_segment(segs, seq.n_segs, attn_first_key(p.window, seq.pos0));
+    end = attn_first_segment(segs, seq.n_segs, seq.pos0);
     if (end < seq.n_segs && segs[end].pos0 <= seq.pos0)
         end++; /* the segment with the row itself */
-    for (; i < end; i += COMBINE_AHEAD) {
-        float o_next[COMBINE_AHEAD];
-        float2 ml_next[COMBINE_AHEAD];
+    attn_joined_clear(row);
+    end = first < end ? end : 0; /* a row that sees no key has no group */
+    for (uint32_t group0 = first / ATTN_GROUP_SEGMENTS; group0 * ATTN_GROUP_SEGMENTS < end;
+         group0 += COMBINE_WARPS) {
+        uint32_t from = (group0 + warp) * ATTN_GROUP_SEGMENTS;
+        uint32_t to = attn_min(end, from + ATTN_GROUP_SEGMENTS);
 
-#pragma unroll
-        for (uint32_t k = 0; k < COMBINE_AHEAD; k++)
-            if (i + k < end) {
-                o_next[k] = o[(size_t)(i + k) * n_elements];
-                ml_next[k] = ml[(size_t)(i + k) * p.n_heads];
-            }
-#pragma unroll
-        for (uint32_t k = 0; k < COMBINE_AHEAD; k++)
-            if (i + k < end) {
-                attn_joined_add(group, ml_next[k].x, ml_next[k].y, o_next[k]);
-                if ((i + k + 1) % ATTN_GROUP_SEGMENTS == 0 || i + k + 1 == end) {
-                    attn_joined_group(row, group);
-                    attn_joined_clear(group);
-                }
-            }
+        from = from > first ? from : first;
+        if (from < to && at < n_elements)
+            combine_group(&groups[warp][lane], job.partials + (size_t)seq.seg0 * n_elements + at,
+                          attn_partial_ml(job, seq.seg0, at / p.pool.head_dim), from, to,
+                          n_elements, p.n_heads);
+        __syncthreads();
+        for (uint32_t w = 0; w < COMBINE_WARPS && warp == 0 && at < n_elements; w++)
+            if ((group0 + w) * ATTN_GROUP_SEGMENTS < end)
+                attn_joined_group(row, groups[w][lane].m, groups[w][lane].l, groups[w][lane].o);
+        __syncthreads(); /* the groups are used again */
     }
-    put1(p.rounded, seq.row0, p.out, at, n_elements, row.o * attn_inverse(row.l));
-    if (p.lse && at % p.pool.head_dim == 0)
-        p.lse[(size_t)seq.row0 * p.n_heads + head] = attn_lse(row.m, row.l);
+    if (warp == 0)
+        combine_store(p, seq.row0, at, row);
 }
 
 template <int DIM, enum dtype TYPE>
@@ -439,7 +504,7 @@ enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct att
 {
     const struct attention_params *p = &job->p;
     uint32_t n_out = row_length(p->rounded, p->n_heads * p->pool.head_dim);
-    uint32_t n_blocks = ceil_div(n_out, COMBINE_THREADS);
+    uint32_t n_blocks = ceil_div(n_out, COMBINE_ELEMENTS);
 
     ASSERT(p->n_heads <= 65535);                               /* limit of gridDim.y */
     ASSERT(p->n_segs <= INT32_MAX && /* limit of gridDim.x */

@@ -75,8 +75,8 @@ enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct atte
 enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
 
-/* fn<DIM, TYPE> for each head size with tensor-core kernels: of bf16, and of a type of one byte.
- * attn_launch.cu knows these sizes too. */
+/* fn<DIM, TYPE> for each head size with tensor-core kernels: of bf16, of f16, and of a type of one
+ * byte. attn_launch.cu knows these sizes too. */
 #define ATTN_FOR_DIM(dim, fn, ...)                    \
     ((dim) == 128   ? fn<128, DTYPE_BF16>(__VA_ARGS__)            \
      : (dim) == 64  ? fn<64, DTYPE_BF16>(__VA_ARGS__)             \
@@ -86,7 +86,7 @@ enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct at
      : (dim) == 48  ? fn<48, DTYPE_BF16>(__VA_ARGS__)             \
      : (dim) == 32  ? fn<32, DTYPE_BF16>(__VA_ARGS__)             \
                     : fn<16, DTYPE_BF16>(__VA_ARGS__))
-#define ATTN_FOR_BYTES(type, dim, fn, ...)       \
+#define ATTN_FOR_BYTES(type, dim, fn, ...)        \
     ((dim) == 128  ? fn<128, type>(__VA_ARGS__)  \
      : (dim) == 96 ? fn<96, type>(__VA_ARGS__)   \
                    : fn<64, type>(__VA_ARGS__))
@@ -95,6 +95,9 @@ enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct at
          ? ATTN_FOR_BYTES(DTYPE_I8, (pool).head_dim, fn, __VA_ARGS__)                              \
      : (pool).layout.dtype == DTYPE_F8                                                             \
          ? ATTN_FOR_BYTES(DTYPE_F8, (pool).head_dim, fn, __VA_ARGS__)                              \
+     : (pool).layout.dtype == DTYPE_F16                                                            \
+         ? ((pool).head_dim == 96 ? fn<96, DTYPE_F16>(__VA_ARGS__)                                 \
+                                  : fn<64, DTYPE_F16>(__VA_ARGS__))                                \
          : ATTN_FOR_DIM((pool).head_dim, fn, __VA_ARGS__))
 
 #endif

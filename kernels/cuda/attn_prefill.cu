@@ -119,7 +119,21 @@ static __device__ __forceinline__ struct walk walk_start(const struct attn_job &
     return w;
 }
 
-/* Copy words 4i .. 4i + 3 of K or V, whose rows have ROW words. Zeros, if not valid. */
+/* Words 4i .. 4i + 3 of K or V, whose rows have ROW words. */
+template <enum dtype TYPE, uint32_t ROW>
+static __device__ __forceinline__ uint4 load_words(const unsigned char *head, uint32_t i)
+{
+    uint32_t row = i / (ROW / 4), at = i % (ROW / 4);
+
+    if constexpr (TYPE == DTYPE_BF16)
+        return reinterpret_cast<const uint4 *>(head)[i];
+    else if constexpr (TYPE == DTYPE_F16)
+        return attn_weave(attn_load_halves<ROW>(head, row, at));
+    else
+        return attn_widen<TYPE>(attn_load_bytes<ROW>(head, row, at));
+}
+
+/* Copy these words. Zeros, if not valid. */
 template <enum dtype TYPE, uint32_t ROW>
 static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char *head, uint32_t i,
                                                   bool valid)
@@ -127,8 +141,7 @@ static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char
     if constexpr (TYPE == DTYPE_BF16)
         cp_async16(to, reinterpret_cast<const uint4 *>(head) + i, valid);
     else
-        *to = attn_widen<TYPE>(valid ? attn_load_bytes<ROW>(head, i / (ROW / 4), i % (ROW / 4))
-                                     : make_uint2(0, 0));
+        *to = valid ? load_words<TYPE, ROW>(head, i) : make_uint4(0, 0, 0, 0);
 }
 
 /* The scales of a tile's K (v = 0) or V (v = 1). */
@@ -149,8 +162,8 @@ tile_scales(const struct attention_params &p, const struct walk &w, int v)
     return attn_load_scales(at);
 }
 
-/* Start copying K (V) of a tile. Slots behind the segment's end become 0. Words of KV of one byte
- * are made on the way, so their copy is done when the call returns. */
+/* Start copying K (V) of a tile. Slots behind the segment's end become 0. Words of KV in f16 and of
+ * one byte are made on the way, so their copy is done when the call returns. */
 template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attention_params &p,
                                                  const struct walk &w)
@@ -191,15 +204,18 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
     }
 }
 
+template <enum dtype TYPE>
 static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN */
 {
-    return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+    const uint32_t exponent = TYPE == DTYPE_F16 ? 0x7c00u : 0x7f80u;
+
+    return (pair & exponent) == exponent || (pair & exponent << 16) == exponent << 16;
 }
 
 /* For a tile that some query sees only in part: zero the token behind the tile's end that shares a
  * word with the last one. Return in all threads, behind a barrier, whether V has inf or NaN: these
  * must not reach a query that does not see their key, since 0 * inf is NaN. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)
 {
     const struct attn_range range = {0, n};
@@ -211,13 +227,14 @@ static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)
         if (2 * row + 1 >= n)
             v[at] = attn_select(v[at], 2 * row, range);
         uint4 x = v[at];
-        special |= has_special(x.x) || has_special(x.y) || has_special(x.z) || has_special(x.w);
+        special |= has_special<TYPE>(x.x) || has_special<TYPE>(x.y) || has_special<TYPE>(x.z) ||
+                   has_special<TYPE>(x.w);
     }
     return __syncthreads_or(special);
 }
 
 /* Copy V again, with zeros outside the range that a row sees. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void select_values(uint4 *v, const struct attention_params &p,
                                                      uint32_t block0, struct attn_range range)
 {
@@ -227,9 +244,9 @@ static __device__ __forceinline__ void select_values(uint4 *v, const struct atte
         uint4 x = make_uint4(0, 0, 0, 0);
 
         if (2 * row < range.hi)
-            x = reinterpret_cast<const uint4 *>(
-                kv_at_as<DTYPE_BF16>(p.pool, p.blocks[block0 + row / 16], p.layer, 1,
-                      blockIdx.y))[row % 16 * (DIM / 4) + chunk];
+            x = load_words<TYPE, DIM>(
+                kv_at_as<TYPE>(p.pool, p.blocks[block0 + row / 16], p.layer, 1, blockIdx.y),
+                row % 16 * (DIM / 4) + chunk);
         v[v_chunk<DIM>(row, chunk)] = attn_select(x, 2 * row, range);
     }
     __syncthreads();
@@ -272,7 +289,7 @@ static __device__ __forceinline__ void total_clear(struct total &t)
 }
 
 /* Merge a tile into the segment's state. A query with an empty range keeps its state. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct attn_tile &tile,
                                                  const uint4 *v, const struct attn_range range[2])
 {
@@ -291,7 +308,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
     for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
         float o[4][4];
 
-        attn_tile_values(o, tile, [&](int b, int i) {
+        attn_tile_values<TYPE>(o, tile, [&](int b, int i) {
             return v[v_chunk<DIM>(KV_BLOCK_TOKENS / 2 * b + 4 * c + i, 8 * u + g)];
         });
 #pragma unroll
@@ -318,7 +335,7 @@ static __device__ __forceinline__ void use_values(state<DIM> &part, const struct
 
     if (!kv_dtype_is_scaled(TYPE) &&
         (first.lo + last.lo > 0 || first.hi + last.hi < 2 * ATTN_TILE))
-        special = clean_values<DIM>(v, attn_min(seg.n_tokens - w.token0, ATTN_TILE));
+        special = clean_values<DIM, TYPE>(v, attn_min(seg.n_tokens - w.token0, ATTN_TILE));
     if (special)
         pos = place.first_pos;
 #pragma unroll 1
@@ -326,15 +343,15 @@ static __device__ __forceinline__ void use_values(state<DIM> &part, const struct
         struct attn_range range[2];
 
         if (special)
-            select_values<DIM>(v, p, seg.block0 + w.token0 / KV_BLOCK_TOKENS,
-                               attn_visible_tile(p.window, pos, seg, w.token0));
+            select_values<DIM, TYPE>(v, p, seg.block0 + w.token0 / KV_BLOCK_TOKENS,
+                                     attn_visible_tile(p.window, pos, seg, w.token0));
         for (int r = 0; r < 2; r++) {
             range[r] = attn_visible_tile(p.window, row_pos[r], seg, w.token0);
             if (special && row_pos[r] != pos)
                 range[r].hi = range[r].lo; /* only the rows at pos take part in this turn */
         }
         if (active)
-            join_tile<DIM>(part, tile, v, range);
+            join_tile<DIM, TYPE>(part, tile, v, range);
     }
 }
 
@@ -589,7 +606,7 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
         if (active)
 #pragma unroll
             for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
-                attn_tile_products<DIM>(
+                attn_tile_products<DIM, TYPE>(
                     s[b], [&](int i) { return q[i]; },
                     [&](int i) { return k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
         cp_async_wait<0>();
@@ -611,7 +628,7 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
             attn_tile_exp(tile, s);
             if (kv_dtype_is_scaled(TYPE))
                 attn_scale_values(s, range, tile_scales<TYPE>(p, w, 1));
-            attn_tile_pack(tile, s);
+            attn_tile_pack<TYPE>(tile, s);
         }
         use_values<DIM, TYPE>(part, tile, p, v, place, w, row_pos, active);
         if (next.index != w.index) {
@@ -692,7 +709,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct 
     }
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
-        q[i] = attn_tile_query(from, i);
+        q[i] = attn_tile_query<TYPE>(from, i);
     total.o = reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL + threadIdx.x;
     total_clear<DIM>(total);
     reinterpret_cast<float2 *>(rows_of<DIM>(shared))[0] = no_row();
@@ -730,7 +747,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS) attn_groups_kernel(struct
     uint32_t head = at / p.pool.head_dim, pos = seq.pos0 + row - seq.row0;
     uint32_t first = attn_first_segment(segs, seq.n_segs, attn_first_key(p.window, pos));
     uint32_t end = attn_first_segment(segs, seq.n_segs, pos);
-    struct attn_joined joined;
+    struct attn_joined<1> joined;
 
     attn_joined_clear(joined);
     if (end < seq.n_segs && segs[end].pos0 <= pos)
@@ -739,11 +756,10 @@ static __global__ void __launch_bounds__(JOIN_THREADS) attn_groups_kernel(struct
          i++) {
         size_t slot = (size_t)row * job.n_groups + i;
         float2 ml = *attn_partial_ml(job, slot, head);
-        struct attn_joined group = {ml.x, ml.y, job.partials[slot * n_elements + at], true};
 
-        attn_joined_group(joined, group);
+        attn_joined_group(joined, ml.x, ml.y, &job.partials[slot * n_elements + at]);
     }
-    put1(p.rounded, row, p.out, at, n_elements, joined.o * attn_inverse(joined.l));
+    put1(p.rounded, row, p.out, at, n_elements, joined.o[0] * attn_inverse(joined.l));
     if (p.lse && at % p.pool.head_dim == 0)
         p.lse[(size_t)row * p.n_heads + head] = attn_lse(joined.m, joined.l);
 }

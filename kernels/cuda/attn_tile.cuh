@@ -16,7 +16,7 @@
  * A tile, segment or group without a key that the row sees is skipped by selection, which changes
  * no bit. A key that a row does not see has p = +0 and adds exactly 0, so it does not matter which
  * other rows share the mma. Scores are multiplied by log2(e), since the hardware has exp2. l sums p
- * in fp32 as in FlashAttention, while o uses p rounded to bf16: the log-sum-exp is then exact to
+ * in fp32 as in FlashAttention, while o uses p rounded to 16 bits: the log-sum-exp is then exact to
  * fp32, and the rounding errors of p average out.
  *
  * Source: the tile is that of FlashAttention-2 (Dao, 2023); the split over segments and the merge
@@ -32,11 +32,14 @@
  *   V  row of words 4c + s (tokens 8c + 2s, 8c + 2s + 1), dims 4g .. 4g + 3: column g of four mma.
  *      So a lane ends up with dims 8c .. 8c + 7 of each 32, for queries g and g + 8
  *
- * KV of one byte has the same layout without pairs: K is [d][32 tokens], V is [32 tokens][d]. A
- * lane reads 4 bytes of two neighbouring rows where it would read 16 of words, and makes the words
- * of them: numbers of one byte are exact in bf16. Products are multiplied by the keys' scales, and
- * p, once summed, by the values'. Elements are always finite, so values need no selection, but
- * scales that a query does not see do.
+ * KV in f16 and of one byte has the same layout without pairs: K is [d][32 tokens], V is [32
+ * tokens][d]. A lane reads four elements of two neighbouring rows where it would read 16 bytes of
+ * words, and makes the words of them.
+ *
+ * With KV in f16 all operands are f16: queries beyond 65504 become infinite, as keys do. Numbers of
+ * one byte are exact in bf16. Their products are multiplied by the keys' scales, and p, once
+ * summed, by the values'. Elements are always finite, so values need no selection, but scales that
+ * a query does not see do.
  *
  * Owns    nothing.
  * Thread  device code; all 32 lanes of a warp call attn_tile_* together.
@@ -156,34 +159,54 @@ static __device__ __forceinline__ float attn_lse(float m, float l)
     return fmaf(m, ATTN_LN2, logf(l));
 }
 
-/* One element of o, with the maximum and the sum of its head. */
+/* N elements of o, with the maximum and the sum of their head. */
+template <int N>
 struct attn_joined {
-    float m, l, o;
+    float m, l, o[N];
     bool has_any;
 };
 
-static __device__ __forceinline__ void attn_joined_clear(struct attn_joined &s)
+template <int N>
+static __device__ __forceinline__ void attn_joined_clear(struct attn_joined<N> &s)
 {
-    s = {-INFINITY, 0, 0, false};
+    s.m = -INFINITY;
+    s.l = 0;
+    s.has_any = false;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        s.o[e] = 0;
 }
 
 /* Join a segment to its group. */
-static __device__ __forceinline__ void attn_joined_add(struct attn_joined &s, float m, float l,
-                                                       float o)
+template <int N>
+static __device__ __forceinline__ void attn_joined_add(struct attn_joined<N> &s, float m, float l,
+                                                       const float o[N])
 {
     struct attn_weights w = attn_weigh(s.m, m);
 
-    s = {w.m, attn_join(s.l, l, w), attn_join(s.o, o, w), true};
+    s.m = w.m;
+    s.l = attn_join(s.l, l, w);
+    s.has_any = true;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        s.o[e] = attn_join(s.o[e], o[e], w);
 }
 
 /* Join a group to its row. The first one is taken as it is. */
-static __device__ __forceinline__ void attn_joined_group(struct attn_joined &row,
-                                                         const struct attn_joined &group)
+template <int N>
+static __device__ __forceinline__ void attn_joined_group(struct attn_joined<N> &row, float m,
+                                                         float l, const float o[N])
 {
-    if (row.has_any)
-        attn_joined_add(row, group.m, group.l, group.o);
-    else
-        row = {group.m, group.l, group.o, true};
+    if (row.has_any) {
+        attn_joined_add(row, m, l, o);
+        return;
+    }
+    row.m = m;
+    row.l = l;
+    row.has_any = true;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        row.o[e] = o[e];
 }
 
 /* --- scores --- */
@@ -208,7 +231,15 @@ static __device__ __forceinline__ float attn_score(float product, struct attn_sc
     return scale.cap > 0 ? scale.cap * tanhf(x) : x;
 }
 
+/* Two numbers rounded to the type of the operands with KV of this type. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ uint32_t attn_pack(float lo, float hi)
+{
+    return TYPE == DTYPE_F16 ? pack_f16(lo, hi) : pack_bf16(lo, hi);
+}
+
 /* d[e] += a * (column g = word e of lo and hi). */
+template <enum dtype TYPE>
 static __device__ __forceinline__ void attn_mma4(float d[4][4], uint4 a, uint4 lo, uint4 hi)
 {
     const uint32_t a4[4] = {a.x, a.y, a.z, a.w};
@@ -216,11 +247,14 @@ static __device__ __forceinline__ void attn_mma4(float d[4][4], uint4 a, uint4 l
 
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        mma_bf16(d[e], a4, b[e]);
+        if (TYPE == DTYPE_F16)
+            mma_f16(d[e], a4, b[e]);
+        else
+            mma_bf16(d[e], a4, b[e]);
 }
 
-/* The A fragment of this lane's two queries (NULL: zeros), dims 16 i .. 16 i + 15, rounded to
- * bf16. */
+/* The A fragment of this lane's two queries (NULL: zeros), dims 16 i .. 16 i + 15, rounded. */
+template <enum dtype TYPE>
 static __device__ __forceinline__ uint4 attn_tile_query(const float *const query[2], int i)
 {
     uint32_t at = 16 * i + 2 * (threadIdx.x % 4), a[4];
@@ -230,14 +264,14 @@ static __device__ __forceinline__ uint4 attn_tile_query(const float *const query
         const float *x = query[r % 2];
         uint32_t j = at + 8 * (r / 2);
 
-        a[r] = x ? pack_bf16(x[j], x[j + 1]) : 0;
+        a[r] = x ? attn_pack<TYPE>(x[j], x[j + 1]) : 0;
     }
     return make_uint4(a[0], a[1], a[2], a[3]);
 }
 
 /* Products of the queries with one block of 32 keys. keys(i) returns 16 bytes of row 4i + c of
  * K. */
-template <int DIM, typename Queries, typename Keys>
+template <int DIM, enum dtype TYPE, typename Queries, typename Keys>
 static __device__ __forceinline__ void attn_tile_products(float s[4][4], const Queries &queries,
                                                           const Keys &keys)
 {
@@ -246,7 +280,7 @@ static __device__ __forceinline__ void attn_tile_products(float s[4][4], const Q
         s[e / 4][e % 4] = 0;
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++)
-        attn_mma4(s, queries(i), keys(2 * i), keys(2 * i + 1));
+        attn_mma4<TYPE>(s, queries(i), keys(2 * i), keys(2 * i + 1));
 }
 
 /* This lane's two queries of a tile: maxima, sums, and p as A fragments of the second product. Step
@@ -319,6 +353,7 @@ static __device__ __forceinline__ void attn_tile_exp(struct attn_tile &t,
     }
 }
 
+template <enum dtype TYPE>
 static __device__ __forceinline__ void attn_tile_pack(struct attn_tile &t,
                                                       const float s[ATTN_TILE_BLOCKS][4][4])
 {
@@ -327,9 +362,33 @@ static __device__ __forceinline__ void attn_tile_pack(struct attn_tile &t,
         const float(*x)[4] = s[k / 2];
         int e = k % 2;
 
-        t.p[k] = make_uint4(pack_bf16(x[0][e], x[1][e]), pack_bf16(x[0][e + 2], x[1][e + 2]),
-                            pack_bf16(x[2][e], x[3][e]), pack_bf16(x[2][e + 2], x[3][e + 2]));
+        t.p[k] = make_uint4(
+            attn_pack<TYPE>(x[0][e], x[1][e]), attn_pack<TYPE>(x[0][e + 2], x[1][e + 2]),
+            attn_pack<TYPE>(x[2][e], x[3][e]), attn_pack<TYPE>(x[2][e + 2], x[3][e + 2]));
     }
+}
+
+/* --- KV in f16 --- */
+
+/* This lane's part of rows 2i (x and y) and 2i + 1 (z and w) of K (V). `head`: the first byte of K
+ * (V); g: which four tokens (dimensions) of them. */
+template <uint32_t ROW>
+static __device__ __forceinline__ uint4 attn_load_halves(const unsigned char *head, uint32_t i,
+                                                         uint32_t g)
+{
+    const unsigned char *at = head + 2 * (2 * i * ROW + 4 * g);
+    uint2 lo = *reinterpret_cast<const uint2 *>(at);
+    uint2 hi = *reinterpret_cast<const uint2 *>(at + 2 * ROW);
+
+    return make_uint4(lo.x, lo.y, hi.x, hi.y);
+}
+
+/* Four words: element e of the first row in the lower half of word e, that of the second in the
+ * upper half. */
+static __device__ __forceinline__ uint4 attn_weave(uint4 rows)
+{
+    return make_uint4((rows.x & 0xffff) | rows.z << 16, rows.x >> 16 | (rows.z & 0xffff0000u),
+                      (rows.y & 0xffff) | rows.w << 16, rows.y >> 16 | (rows.w & 0xffff0000u));
 }
 
 /* --- KV of one byte --- */
@@ -423,7 +482,7 @@ static __device__ __forceinline__ void attn_scale_values(float s[ATTN_TILE_BLOCK
 
 /* o of one group of 32 dimensions: o[e][0 .. 1] are dims 8c + e and 8c + 4 + e of the first query,
  * o[e][2 .. 3] those of the second. values(b, s) returns 16 bytes of row 4c + s of V's block b. */
-template <typename Values>
+template <enum dtype TYPE, typename Values>
 static __device__ __forceinline__ void attn_tile_values(float o[4][4], const struct attn_tile &t,
                                                         const Values &values)
 {
@@ -432,7 +491,7 @@ static __device__ __forceinline__ void attn_tile_values(float o[4][4], const str
         o[e / 4][e % 4] = 0;
 #pragma unroll
     for (int k = 0; k < 2 * ATTN_TILE_BLOCKS; k++)
-        attn_mma4(o, t.p[k], values(k / 2, 2 * (k % 2)), values(k / 2, 2 * (k % 2) + 1));
+        attn_mma4<TYPE>(o, t.p[k], values(k / 2, 2 * (k % 2)), values(k / 2, 2 * (k % 2) + 1));
 }
 
 /* Words of V with tokens t and t + 1 of a tile: tokens outside the range become 0. */

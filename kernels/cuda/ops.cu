@@ -4,7 +4,7 @@
 #include "kernels/cuda/context.cuh"
 
 /* Incremented when any op may give other bits under the same name. */
-#define NUMERIC_VERSION 3
+#define NUMERIC_VERSION 4
 
 /* The name contains the generation of the GPU and is part of the fingerprint: matrix instructions
  * of another generation may add in another order, and cuBLASLt chooses by device, so their KV must

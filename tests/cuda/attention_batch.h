@@ -93,22 +93,24 @@ static UNUSED void open_world(struct world *w, const struct shape *shape, uint32
     w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
 }
 
-/* Whether matrix instructions compute these shapes, in bf16. */
+/* Whether matrix instructions may compute these shapes: in f16 with KV in f16, else in bf16. */
 static UNUSED bool rounds(enum dtype t, uint32_t dim)
 {
-    return t == DTYPE_BF16 || (kv_dtype_is_scaled(t) && (dim == 64 || dim == 96 || dim == 128));
+    return t == DTYPE_BF16 ||
+           (t != DTYPE_F32 && (dim == 64 || dim == 96 || (dim == 128 && t != DTYPE_F16)));
 }
 
-/* Queries are rounded to bf16, because the matrix instructions would round them. The
+/* Queries are rounded to 16 bits, because the matrix instructions would round them. The
  * remaining errors are those of the rounded softmax weights. */
 static UNUSED float *queries(const struct shape *shape, size_t n)
 {
     float *q = random_array(n, 1);
     uint16_t h;
+    enum dtype to = shape->dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
 
     for (size_t i = 0; i < n && rounds(shape->dtype, shape->dim); i++) {
-        dtype_store(DTYPE_BF16, &h, 0, q[i]);
-        q[i] = dtype_load(DTYPE_BF16, &h, 0);
+        dtype_store(to, &h, 0, q[i]);
+        q[i] = dtype_load(to, &h, 0);
     }
     return q;
 }
@@ -339,18 +341,20 @@ static UNUSED struct result run(const struct world *w, const struct part *parts,
 }
 
 /* Compare with the reference. In bf16 a softmax weight is rounded to 8 bits, so the error of an
- * output is at most 2^-9 of the mean |V|, whose elements are about 1. A weight of 1 is exact in
+ * output is at most 2^-9 of the mean |V|, whose elements are about 1; in f16 to 11 bits. A weight of 1 is exact in
  * bf16, but not its product with a scale: of few keys, elements of 4 may err by 2^-7. All else is
  * fp32. */
 static UNUSED void check_against_reference(const struct result *result)
 {
-    bool bf16 = rounds(result->p.pool.layout.dtype, result->p.pool.head_dim);
+    enum dtype t = result->p.pool.layout.dtype;
     struct attention_params p = result->p;
+    float most = 1e-5f;
 
     p.out = host_array(result->n_out * sizeof *p.out);
     p.lse = p.lse ? host_array(result->n_lse * sizeof *p.lse) : NULL;
     assert_ok(ref_attention(NULL, NULL, &p));
-    float most = !bf16 ? 1e-5f : result->p.pool.layout.scale_group ? 8e-3f : 4e-3f;
+    if (rounds(t, p.pool.head_dim))
+        most = t == DTYPE_F16 ? 5e-4f : kv_dtype_is_scaled(t) ? 8e-3f : 4e-3f;
     assert_close("out", result->p.out, p.out, result->n_out, most, most);
     if (p.lse)
         assert_close("lse", result->p.lse, p.lse, result->n_lse, 2e-5f, 2e-5f);

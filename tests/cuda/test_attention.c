@@ -44,6 +44,13 @@ static void shapes_of_one_byte_match_reference(void **state)
     }
 }
 
+static void shapes_of_f16_match_reference(void **state)
+{
+    (void)state;
+    check_shape(DTYPE_F16, 64, 17, 1);
+    check_shape(DTYPE_F16, 96, 6, 2);
+}
+
 static void plain_shapes_match_reference(void **state)
 {
     (void)state;
@@ -269,6 +276,9 @@ static void rows_have_the_same_bits_in_any_batch(void **state)
     check_same_bits(&(struct shape){.dtype = DTYPE_I8, .dim = 64, .n_heads = 4, .n_kv_heads = 2});
     check_same_bits(&(struct shape){
         .dtype = DTYPE_F8, .dim = 64, .n_heads = 3, .n_kv_heads = 1, .window = 75, .soft_cap = 20});
+    check_same_bits(&(struct shape){
+        .dtype = DTYPE_F16, .dim = 64, .n_heads = 3, .n_kv_heads = 1, .window = 75});
+    check_same_bits(&(struct shape){.dtype = DTYPE_F16, .dim = 96, .n_heads = 4, .n_kv_heads = 1});
 }
 
 /* A row has up to three groups of segments. The whole prefill walks them, chunks of few rows share
@@ -427,10 +437,10 @@ static void values_of_later_keys_never_matter(void **state)
     struct result wholes[1], clean;
 
     (void)state;
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 6; kind++) {
         shape.window = kind % 2 ? 20 : 0;
-        if (kind >= 2) { /* here a scale is NaN */
-            shape.dtype = DTYPE_I8;
+        if (kind >= 2) { /* of int8 a scale is NaN */
+            shape.dtype = kind < 4 ? DTYPE_I8 : DTYPE_F16;
             shape.dim = 64;
         }
         open_world(&w, &shape, 16, 32);
@@ -445,7 +455,7 @@ static void values_of_later_keys_never_matter(void **state)
             if (shape.dtype == DTYPE_I8)
                 dtype_store(DTYPE_F32, head + kv_elements_bytes(&w.pool), t % KV_BLOCK_TOKENS, NAN);
             else
-                dtype_store(DTYPE_BF16, head, kv_v_index(&w.pool, 5 + i, t % KV_BLOCK_TOKENS),
+                dtype_store(shape.dtype, head, kv_v_index(&w.pool, 5 + i, t % KV_BLOCK_TOKENS),
                             i == 1 ? NAN : INFINITY);
         }
         compute_wholes(&w, wholes);
@@ -541,6 +551,7 @@ int main(void)
         cmocka_unit_test(attention_to_all_keys_is_refused),
         cmocka_unit_test(shapes_match_reference),
         cmocka_unit_test(shapes_of_one_byte_match_reference),
+        cmocka_unit_test(shapes_of_f16_match_reference),
         cmocka_unit_test(plain_shapes_match_reference),
         cmocka_unit_test(context_lengths_match_reference),
         cmocka_unit_test(random_batches_match_reference),
