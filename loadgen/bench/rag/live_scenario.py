@@ -45,6 +45,8 @@ AT_ONCE = 8
 # own, whose cache is always empty, need not be tried with all requests.
 FIRST_RATIO, STEP, PRECISION = 2.1, 1.12, 1.06
 N_TRIES, N_TRIES_CONTROL, N_CONTROL = 3, 5, 600
+# llama.cpp parses answers, and ends some of random tokens with an error (0.8 %).
+FAILED_SHARE = 0.02
 LLAMA_SLOTS, LLAMA_SLOT_TOKENS = AT_ONCE, 4096
 READY_SECONDS = 120
 
@@ -236,7 +238,8 @@ class Live:
         self.save(self.out)
 
     def is_within(self, one: dict) -> bool:
-        return one["mean_ttft_s"] <= self.out["slo_s"] and one["failed"] == 0
+        few = one["failed"] <= FAILED_SHARE * one["completed"]
+        return one["mean_ttft_s"] <= self.out["slo_s"] and few
 
     def largest_rate(self, row: dict, name: str, share: float, rate: float) -> None:
         """The largest rate within the SLO of those that ran: tries, which are kept, and loads."""
