@@ -46,6 +46,7 @@ struct device_backend {
     enum status (*graph_end)(void *state, struct device_graph **out);
     enum status (*graph_launch)(void *state, const struct device_graph *g);
     void (*graph_destroy)(void *state, struct device_graph *g);
+    void (*tune)(void *state, bool on); /* NULL: the backend has nothing to tune */
 };
 
 /* Weak: NULL in a program that does not link the backend. */

@@ -384,6 +384,12 @@ enum status device_event_wait(struct device *d, struct device_event *e)
     return d->backend ? d->backend->event_wait(d->state, e) : OK;
 }
 
+void device_tune(struct device *d, bool on)
+{
+    if (d->backend && d->backend->tune)
+        d->backend->tune(d->state, on);
+}
+
 enum status device_graph_begin(struct device *d)
 {
     return d->backend && d->backend->graph_begin ? d->backend->graph_begin(d->state)

@@ -151,6 +151,12 @@ NODISCARD enum status device_graph_end(struct device *d, struct device_graph **o
 NODISCARD enum status device_graph_launch(struct device *d, const struct device_graph *g);
 void device_graph_destroy(struct device *d, struct device_graph *g); /* NULL is fine */
 
+/* Between tune(d, true) and tune(d, false), each shape of product that an op meets is timed with
+ * several algorithms, and the fastest of those with the same bits is kept. Outputs that are added
+ * to (gemm_params.accumulate) are garbage meanwhile, and nothing may be recorded. No effect on a
+ * host device. */
+void device_tune(struct device *d, bool on);
+
 /* Copy from host to device and back: synchronous, in order with the compute stream. */
 NODISCARD enum status device_upload(struct device *d, void *dst, const void *src, size_t n_bytes);
 NODISCARD enum status device_download(struct device *d, void *dst, const void *src, size_t n_bytes);

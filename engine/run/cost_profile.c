@@ -22,6 +22,8 @@
 #define SECONDS_MIN 1e-9
 #define BUDGET_HOST_S 3.0
 #define BUDGET_GPU_S 0.3
+#define TUNE_ROWS_MIN 16
+#define TUNE_BUDGET_S 0.5
 /* of the pool's pages, which are written before the measurements */
 #define HOST_KV_BYTES_MAX ((size_t)256 << 20)
 
@@ -531,12 +533,42 @@ static bool load(struct cost_model *m, const struct cost_profile_config *c)
     return s == OK;
 }
 
+/* Let a GPU time its matrix products, in prefills of 16, 24, 32, 48 ... tokens: the numbers of rows
+ * that differ in algorithms (kernels/cuda/gemm_cublas.cu). Stops where the budget would not hold the
+ * next one. */
+static enum status tune(const struct cost_profile_config *c)
+{
+    struct runner r = {.c = c};
+    uint64_t n_most = n_kv_tokens_max(c), n = TUNE_ROWS_MIN;
+    double left = TUNE_BUDGET_S, seconds = 0;
+    enum status s = OK;
+
+    if (device_is_host(c->device))
+        return OK;
+    n_most = n_most < c->n_rows_max ? n_most : c->n_rows_max;
+    n_most = n_most < c->n_tokens_max ? n_most : c->n_tokens_max;
+    device_tune(c->device, true);
+    for (bool is_half = false; s == OK && left > 2 * seconds; is_half = !is_half) {
+        s = run_step(&r, 0, (uint32_t)(n < n_most ? n : n_most), 1, &seconds);
+        left -= seconds;
+        if (n >= n_most)
+            break;
+        n = is_half ? n / 3 * 4 : n / 2 * 3;
+    }
+    device_tune(c->device, false);
+    return s;
+}
+
 enum status cost_profile_obtain(struct cost_model *m, const struct cost_profile_config *c,
                                 struct cost_profile_result *result, struct buf *why)
 {
     enum status s = OK;
 
     *result = (struct cost_profile_result){0};
+    enum status tuned = tune(c);
+    if (tuned != OK)
+        log_event(LOG_WARN, "the GPU's matrix products are not timed", "error=%s",
+                  status_name(tuned));
     if (c->dir && load(m, c)) {
         result->is_measured = result->is_loaded = result->is_kept = true;
     } else {

@@ -20,7 +20,7 @@
 #define PARTIALS_BYTES_MAX ((size_t)256 << 20)
 #define CUBLAS_WORKSPACE_BYTES ((size_t)32 << 20)
 
-struct gemm_plans; /* defined in gemm.cu */
+struct gemm_plans; /* defined in gemm_cublas.cu */
 
 struct cuda_context {
     struct device_config config;
@@ -66,6 +66,11 @@ enum status cuda_graph_end(void *state, struct device_graph **out);
 enum status cuda_graph_launch(void *state, const struct device_graph *g);
 void cuda_graph_destroy(void *state, struct device_graph *g);
 
+/* Of the backend's table, in gemm_cublas.cu. */
+void cuda_tune(void *state, bool on);
+
+/* Allow the kernels of products their shared memory. */
+NODISCARD enum status gemm_prepare(struct cuda_context *c);
 /* Created and freed with the context. */
 NODISCARD enum status gemm_plans_create(struct cuda_context *c);
 void gemm_plans_destroy(struct cuda_context *c);

@@ -363,7 +363,9 @@ static enum status make_cublas(struct cuda_context *c, struct buf *why)
         return buf_why(why, e == CUBLAS_STATUS_ALLOC_FAILED ? ERR_NOMEM : ERR_INTERNAL,
                        "cublasLtCreate failed: %s", cublasLtGetStatusString(e));
     }
-    enum status s = gemm_plans_create(c);
+    enum status s = gemm_prepare(c);
+    if (s == OK)
+        s = gemm_plans_create(c);
     return s == OK ? OK : buf_why(why, s, "the matrix products could not be prepared");
 }
 
@@ -592,5 +594,5 @@ const struct device_backend tarn_cuda_backend = {
     cuda_free_pinned,   cuda_stream,       cuda_upload,        cuda_download,
     cuda_stream_wait,   cuda_event_create, cuda_event_destroy, cuda_event_record,
     cuda_event_order,   cuda_event_query,  cuda_event_wait,    cuda_graph_begin,
-    cuda_graph_end,     cuda_graph_launch, cuda_graph_destroy,
+    cuda_graph_end,     cuda_graph_launch, cuda_graph_destroy, cuda_tune,
 };

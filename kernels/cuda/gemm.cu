@@ -2,15 +2,8 @@
  * one of Tarn's kernels.
  *
  * cuBLASLt computes products with float weights, unless they must be batch-invariant or have one
- * row; quantized weights always use Tarn's kernels. cuBLASLt is column-major, so a call is
- * D[N, T] = W[N, K] * A[K, T], and Tarn's rows are its columns. A table keeps the algorithm that
- * cuBLASLt chooses for a shape, because the choice takes the host about as long as a small product
- * takes the GPU. A shape for which cuBLASLt has no algorithm uses Tarn's kernel. */
-#include <stdlib.h>
-#include <string.h>
-
+ * row; quantized weights always use Tarn's kernels, and so do products that cuBLASLt refuses. */
 #include "base/check.h"
-#include "base/log.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/rounded.cuh"
@@ -19,36 +12,6 @@
 #define THREADS 256
 /* Elements per thread of round_kernel(): 16 bytes. */
 #define ROUND_ELEMENTS 8
-
-/* The table of plans is set-associative: a new plan replaces the least recently used one of its
- * set. A model has five shapes per number of rows. */
-#define PLAN_SETS 1024
-#define PLAN_WAYS 8
-/* Largest alignment that cuBLASLt distinguishes. */
-#define ALIGNMENT_MAX 256
-
-struct plan_key {
-    uint64_t out_stride, a_stride;
-    uint32_t n, k, n_rows;
-    uint16_t out_alignment, a_alignment, w_alignment;
-    uint8_t dtype, accumulate, bias, zero;
-};
-
-struct plan {
-    struct plan_key key;
-    uint64_t last_use;        /* 0: empty */
-    bool ours;                /* cuBLASLt has no algorithm for it; Tarn's kernel computes it */
-    cublasLtMatmulAlgo_t algo;
-};
-
-struct gemm_plans {
-    /* Descriptions of one product for cuBLASLt: created once, filled in before each call. */
-    cublasLtMatmulDesc_t product;
-    cublasLtMatrixLayout_t w, a, out;
-    cublasLtMatmulPreference_t wish;
-    uint64_t n_uses;
-    struct plan table[PLAN_SETS][PLAN_WAYS];
-};
 
 /* --- activations ----------------------------------------------------------------------------- */
 
@@ -151,261 +114,11 @@ static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
     return cuda_launched(c, "gemm");
 }
 
-/* --- cuBLASLt -------------------------------------------------------------------------------- */
-
-/* Translate to the CUDA error of the same meaning, which the context survives or not. */
-static enum status cublas_check(struct cuda_context *c, cublasStatus_t e, const char *what)
-{
-    switch (e) {
-    case CUBLAS_STATUS_SUCCESS:
-        return OK;
-    case CUBLAS_STATUS_ALLOC_FAILED:
-        return cuda_check(c, cudaErrorMemoryAllocation, what);
-    case CUBLAS_STATUS_EXECUTION_FAILED:
-    case CUBLAS_STATUS_INTERNAL_ERROR:
-    case CUBLAS_STATUS_MAPPING_ERROR:
-        return cuda_check(c, cudaErrorLaunchFailure, what);
-    default: /* arguments that cuBLASLt refuses: a bug of the caller */
-        return cuda_check(c, cudaErrorInvalidValue, what);
-    }
-}
-
-/* The largest power of two that divides an address. */
-static uint16_t alignment_of(const void *p)
-{
-    uintptr_t at = reinterpret_cast<uintptr_t>(p) | ALIGNMENT_MAX;
-
-    return (uint16_t)(at & (~at + 1));
-}
-
-static cudaDataType_t cuda_type(enum dtype t)
-{
-    return t == DTYPE_F32 ? CUDA_R_32F : t == DTYPE_F16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
-/* The activations for cuBLASLt: floats as they are, others rounded and padded. */
-static const void *operand(const struct gemm_params *p)
-{
-    return p->w.dtype == DTYPE_F32 ? static_cast<const void *>(p->a) : p->rounded;
-}
-
-static struct plan_key key_of(const struct gemm_params *p)
-{
-    struct plan_key key;
-
-    memset(&key, 0, sizeof(key)); /* the key is compared as bytes */
-    key.out_stride = p->out_stride;
-    key.a_stride = p->w.dtype == DTYPE_F32 ? p->a_stride : p->w.stride;
-    key.n = p->w.n;
-    key.k = p->w.dtype == DTYPE_F32 ? p->w.k : p->w.stride;
-    key.n_rows = p->n_rows;
-    key.out_alignment = alignment_of(p->out);
-    key.a_alignment = alignment_of(operand(p));
-    key.w_alignment = alignment_of(p->w.data);
-    key.dtype = (uint8_t)p->w.dtype;
-    key.accumulate = p->accumulate != 0;
-    key.bias = p->bias != NULL;
-    return key;
-}
-
-template <typename T>
-static cublasStatus_t set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
-                          const T &value)
-{
-    return cublasLtMatmulDescSetAttribute(d, attribute, &value, sizeof(value));
-}
-
-template <typename T>
-static cublasStatus_t set(cublasLtMatrixLayout_t m, cublasLtMatrixLayoutAttribute_t attribute,
-                          const T &value)
-{
-    return cublasLtMatrixLayoutSetAttribute(m, attribute, &value, sizeof(value));
-}
-
-template <typename T>
-static cublasStatus_t set(cublasLtMatmulPreference_t d,
-                          cublasLtMatmulPreferenceAttributes_t attribute, const T &value)
-{
-    return cublasLtMatmulPreferenceSetAttribute(d, attribute, &value, sizeof(value));
-}
-
-/* Describe a column-major matrix; its columns are Tarn's rows. */
-static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t m, cudaDataType_t type,
-                                      uint64_t n_rows, uint64_t n_cols, uint64_t stride)
-{
-    cublasStatus_t e = set(m, CUBLASLT_MATRIX_LAYOUT_TYPE, type);
-
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(m, CUBLASLT_MATRIX_LAYOUT_ROWS, n_rows);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(m, CUBLASLT_MATRIX_LAYOUT_COLS, n_cols);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(m, CUBLASLT_MATRIX_LAYOUT_LD, (int64_t)stride);
-    return e;
-}
-
-static cublasStatus_t describe(struct gemm_plans *d, const struct plan_key *key,
-                               uint32_t w_stride, const float *bias)
-{
-    cudaDataType_t t = cuda_type((enum dtype)key->dtype);
-    cublasStatus_t e = set(d->product, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                           bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
-
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(d->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = describe_matrix(d->w, t, key->k, key->n, w_stride);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = describe_matrix(d->a, t, key->k, key->n_rows, key->a_stride);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = describe_matrix(d->out, CUDA_R_32F, key->n, key->n_rows, key->out_stride);
-    return e;
-}
-
-static cublasStatus_t choose(struct cuda_context *c, struct plan *plan)
-{
-    struct gemm_plans *d = c->plans;
-    cublasLtMatmulHeuristicResult_t found = {};
-    int n_found = 0;
-    cublasStatus_t e = set(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                           (uint32_t)plan->key.w_alignment);
-
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                (uint32_t)plan->key.a_alignment);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                (uint32_t)plan->key.out_alignment);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-                (uint32_t)plan->key.out_alignment);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = cublasLtMatmulAlgoGetHeuristic(c->cublas, d->product, d->w, d->a, d->out, d->out,
-                                           d->wish, 1, &found, &n_found);
-    plan->ours = e == CUBLAS_STATUS_NOT_SUPPORTED || (e == CUBLAS_STATUS_SUCCESS && n_found == 0);
-    plan->algo = found.algo;
-    return plan->ours ? CUBLAS_STATUS_SUCCESS : e;
-}
-
-/* The plan of a shape; chosen now if it is not in the table. */
-static enum status find_plan(struct cuda_context *c, const struct plan_key *key,
-                             struct plan **out)
-{
-    const unsigned char *bytes = reinterpret_cast<const unsigned char *>(key);
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    struct plan *oldest;
-
-    for (size_t i = 0; i < sizeof(*key); i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    struct plan *set = c->plans->table[(hash >> 32) % PLAN_SETS];
-    oldest = set;
-    for (struct plan *p = set; p < set + PLAN_WAYS; p++) {
-        if (p->last_use && memcmp(&p->key, key, sizeof(*key)) == 0) {
-            p->last_use = ++c->plans->n_uses;
-            *out = p;
-            return OK;
-        }
-        oldest = p->last_use < oldest->last_use ? p : oldest;
-    }
-    oldest->key = *key;
-    oldest->last_use = 0; /* the slot is empty if the choice fails */
-    enum status s = cublas_check(c, choose(c, oldest), "cublasLtMatmulAlgoGetHeuristic");
-    if (s == OK)
-        oldest->last_use = ++c->plans->n_uses;
-    *out = oldest;
-    return s;
-}
-
-/* Whether cuBLASLt refused the arguments and did nothing. */
-static bool is_refusal(cublasStatus_t e)
-{
-    return e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE ||
-           e == CUBLAS_STATUS_ARCH_MISMATCH;
-}
-
-static enum status multiply_cublas(struct cuda_context *c, cudaStream_t stream,
-                                   const struct gemm_params *p)
-{
-    struct gemm_plans *d = c->plans;
-    struct plan_key key = key_of(p);
-    struct plan *plan;
-    float one = 1, old = p->accumulate ? 1.0f : 0.0f;
-    enum status s = cublas_check(c, describe(d, &key, p->w.stride, p->bias),
-                                 "describing a product to cuBLASLt");
-
-    if (s == OK)
-        s = find_plan(c, &key, &plan);
-    if (s != OK)
-        return s;
-    if (plan->ours)
-        return multiply_ours(c, stream, p, &no_experts);
-    cublasStatus_t e = cublasLtMatmul(c->cublas, d->product, &one, p->w.data, d->w, operand(p),
-                                      d->a, &old, p->out, d->out, p->out, d->out, &plan->algo,
-                                      c->workspace, CUBLAS_WORKSPACE_BYTES, stream);
-    if (!is_refusal(e))
-        return cublas_check(c, e, "cublasLtMatmul");
-    log_event(LOG_WARN, "cuBLASLt refuses a product that it chose an algorithm for; Tarn's own "
-              "kernel computes it", "status=\"%s\" rows=%u n=%u k=%u", cublasLtGetStatusString(e),
-              p->n_rows, p->w.n, p->w.k);
-    plan->ours = true;
-    return multiply_ours(c, stream, p, &no_experts);
-}
-
-static cublasStatus_t create_descriptions(struct gemm_plans *d)
-{
-    /* No TF32 for F32 weights: its 10 bits of mantissa are less than their user expects. */
-    cublasStatus_t e = cublasLtMatmulDescCreate(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(d->product, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = cublasLtMatrixLayoutCreate(&d->w, CUDA_R_32F, 1, 1, 1);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = cublasLtMatrixLayoutCreate(&d->a, CUDA_R_32F, 1, 1, 1);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = cublasLtMatrixLayoutCreate(&d->out, CUDA_R_32F, 1, 1, 1);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = cublasLtMatmulPreferenceCreate(&d->wish);
-    if (e == CUBLAS_STATUS_SUCCESS)
-        e = set(d->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (uint64_t)CUBLAS_WORKSPACE_BYTES);
-    return e;
-}
-
-enum status gemm_plans_create(struct cuda_context *c)
+enum status gemm_prepare(struct cuda_context *c)
 {
     enum status s = cuda_check(c, gemm_rows_prepare(), "cudaFuncSetAttribute");
 
-    if (s == OK)
-        s = cuda_check(c, gemm_int_prepare(), "cudaFuncSetAttribute");
-    if (s != OK)
-        return s;
-    c->plans = static_cast<struct gemm_plans *>(calloc(1, sizeof(*c->plans)));
-    if (!c->plans)
-        return ERR_NOMEM;
-    /* gemm_plans_destroy() handles a partial creation. */
-    return cublas_check(c, create_descriptions(c->plans), "describing products to cuBLASLt");
-}
-
-void gemm_plans_destroy(struct cuda_context *c)
-{
-    struct gemm_plans *d = c->plans;
-
-    if (!d)
-        return;
-    /* These free host memory; errors have no consequence. */
-    if (d->wish)
-        (void)cublasLtMatmulPreferenceDestroy(d->wish);
-    if (d->out)
-        (void)cublasLtMatrixLayoutDestroy(d->out);
-    if (d->a)
-        (void)cublasLtMatrixLayoutDestroy(d->a);
-    if (d->w)
-        (void)cublasLtMatrixLayoutDestroy(d->w);
-    if (d->product)
-        (void)cublasLtMatmulDescDestroy(d->product);
-    free(d);
-    c->plans = NULL;
+    return s == OK ? cuda_check(c, gemm_int_prepare(), "cudaFuncSetAttribute") : s;
 }
 
 /* --- the launcher ---------------------------------------------------------------------------- */
@@ -421,10 +134,10 @@ static enum status multiply_some(struct cuda_context *c, cudaStream_t stream,
     /* One row waits for memory only, and our kernel begins to read before its inputs are there. */
     bool is_one_row = p->n_rows == 1 && p->w.dtype != DTYPE_F32;
 
-    if (c->config.batch_invariant || p->w.dtype >= DTYPE_FLOATS || is_one_row ||
-        (p->bias && alignment_of(p->bias) < 16)) /* its epilogue needs an aligned bias */
+    if (c->config.batch_invariant || p->w.dtype >= DTYPE_FLOATS || is_one_row)
         return multiply_ours(c, stream, p, &no_experts);
-    return multiply_cublas(c, stream, p);
+    s = gemm_cublas(c, stream, p);
+    return s == ERR_UNSUPPORTED ? multiply_ours(c, stream, p, &no_experts) : s;
 }
 
 enum status cuda_gemm(struct device *d, struct stream *s, const struct gemm_params *p)

@@ -62,6 +62,10 @@ static inline uint32_t gemm_split(uint32_t k)
     return (n_chunks + GEMM_SPLITS - 1) / GEMM_SPLITS * GEMM_CHUNK;
 }
 
+/* A product of floats by cuBLASLt; its activations are rounded already. ERR_UNSUPPORTED: cuBLASLt
+ * cannot compute it, and nothing was done. */
+NODISCARD enum status gemm_cublas(struct cuda_context *c, cudaStream_t stream,
+                                  const struct gemm_params *p);
 /* BF16 and F16. */
 void gemm_rows(cudaStream_t stream, enum dtype t, const struct product *p);
 /* F32, directly from the float activations. */

@@ -10,6 +10,7 @@ set(TARN_CUDA_SOURCES
     embed.cu
     experts.cu
     gemm.cu
+    gemm_cublas.cu
     gemm_int.cu
     gemm_rows.cu
     graph.cu

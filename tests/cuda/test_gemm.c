@@ -10,8 +10,11 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
-/* A function of the emulation (emulation.h); NULL on a real GPU. */
+/* Functions of the emulation (emulation.h); NULL on a real GPU. */
 void emulation_refuse_products(int refuse) __attribute__((weak));
+uint64_t emulation_products_by(unsigned algorithm) __attribute__((weak));
+void emulation_fail_call(uint64_t n, int error) __attribute__((weak));
+uint64_t emulation_calls(void) __attribute__((weak));
 
 /* The shape, types and options of a product. */
 struct spec {
@@ -444,6 +447,99 @@ static void a_product_that_the_library_refuses_is_computed_here(void **state)
     emulation_refuse_products(0);
 }
 
+/* The emulated library's fastest algorithm adds in another order, and the second and third fastest
+ * have the bits of its first proposal. More rows than 64 are proposed another order. */
+static void the_fastest_algorithm_with_the_same_bits_is_kept(void **state)
+{
+    static const uint32_t n_rows[] = {64, 70, 96, 96, 70, 97, 120};
+
+    (void)state;
+    if (!emulation_products_by)
+        skip(); /* a real library has no counts */
+    seed_random(13);
+    for (size_t i = 0; i < 2 * ARRAY_SIZE(n_rows); i++) {
+        struct spec s = {
+            i % 2 ? DTYPE_F32 : DTYPE_BF16, 0, n_rows[i / 2], 37, 300, i == 3, i % 3 == 0, false};
+        struct operands o = make_operands(&s);
+        uint64_t n_other;
+
+        send(&o);
+        const float *untimed = run(&o);
+        device_tune(o.d, true);
+        o.device.out = on_device(o.d, o.old, o.n_out * sizeof(float));
+        (void)run(&o); /* garbage, if it is added */
+        device_tune(o.d, false);
+        uint64_t n_third = emulation_products_by(3);
+        n_other = emulation_products_by(0) + emulation_products_by(1) + emulation_products_by(2);
+        o.device.out = on_device(o.d, o.old, o.n_out * sizeof(float));
+        assert_same_bits("timed", run(&o), untimed, o.n_out * sizeof(float));
+        assert_int_equal(emulation_products_by(3), n_third + 1);
+        assert_int_equal(emulation_products_by(0) + emulation_products_by(1) +
+                             emulation_products_by(2),
+                         n_other);
+        cuda_test_free_all(o.d);
+    }
+}
+
+/* Numbers of rows up to the next one of the form 2^i or 3 * 2^i share an algorithm. */
+static void a_row_has_the_same_bits_among_rows_of_the_same_plan(void **state)
+{
+    static const uint32_t counts[] = {2, 9, 16, 16, 17, 24, 24, 66, 96, 96, 97, 128, 128};
+    struct spec s = {DTYPE_BF16, 0, 128, 40, 500, true, false, false};
+    struct operands o;
+    const float *whole = NULL;
+
+    (void)state;
+    seed_random(14);
+    o = make_operands(&s);
+    send(&o);
+    for (size_t i = ARRAY_SIZE(counts); i-- > 0;) {
+        if (i > 0 && counts[i] == counts[i - 1]) { /* the most of a plan */
+            o.device.n_rows = counts[i];
+            whole = run(&o);
+        } else {
+            check_rows_alone(&o, 0, counts[i], whole);
+        }
+    }
+    cuda_test_free_all(o.d);
+}
+
+#define OUT_OF_MEMORY 2 /* cudaErrorMemoryAllocation, which a context survives */
+
+/* Each call that tuning makes fails once: the product then fails or is right, and so is the next
+ * one, unless the library's failure has ended the device. */
+static void a_failure_while_products_are_timed_ends_nothing(void **state)
+{
+    struct spec s = {DTYPE_BF16, 0, 70, 37, 200, true, false, false};
+    uint64_t i = 1, n_calls, n_right = 0;
+
+    (void)state;
+    if (!emulation_fail_call || !emulation_calls)
+        skip(); /* a real device cannot be made to fail */
+    seed_random(15);
+    do {
+        struct operands o = make_operands(&s);
+
+        send(&o);
+        device_tune(o.d, true);
+        n_calls = emulation_calls();
+        emulation_fail_call(i, OUT_OF_MEMORY);
+        enum status status = device_ops(o.d)->gemm(o.d, NULL, &o.device);
+        n_calls = emulation_calls() - n_calls;
+        emulation_fail_call(0, 0);
+        if (n_calls < i)
+            assert_ok(status);
+        device_tune(o.d, false);
+        if (!device_failure(o.d)) {
+            check_against_reference(&s, &o, run(&o), NULL, s.n_rows, NULL, s.n);
+            n_right++;
+        }
+        cuda_test_free_all(o.d);
+        (void)open_device(true); /* closes the other one */
+    } while (n_calls >= i++);
+    assert_true(i > 20 && n_right > 10); /* of four algorithms */
+}
+
 static void check_rounded(const struct spec *s)
 {
     struct operands o = make_operands(s);
@@ -594,6 +690,9 @@ int main(void)
         cmocka_unit_test(the_same_call_gives_the_same_bits),
         cmocka_unit_test(nan_and_inf_come_out_where_they_went_in),
         cmocka_unit_test(a_product_that_the_library_refuses_is_computed_here),
+        cmocka_unit_test(the_fastest_algorithm_with_the_same_bits_is_kept),
+        cmocka_unit_test(a_row_has_the_same_bits_among_rows_of_the_same_plan),
+        cmocka_unit_test(a_failure_while_products_are_timed_ends_nothing),
         cmocka_unit_test(rows_that_are_rounded_already_give_the_same_bits),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(full_size_shapes_match_reference),

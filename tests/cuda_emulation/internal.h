@@ -71,6 +71,8 @@ void memory_close(void);
 /* runtime.cc: enqueue work for cublas.cc, and count a call. */
 void stream_enqueue(cudaStream_t s, std::function<void()> run);
 cudaError_t call_enter(const char *name);
+/* Work that runs now takes so much longer, as events see it. */
+void stream_takes(double seconds);
 unsigned long env_number(const char *name, unsigned long otherwise);
 
 #endif
