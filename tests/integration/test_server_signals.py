@@ -62,20 +62,20 @@ class Real:
 
 
 def sigterm_while_starting_ends_at_once() -> None:
-    """The start waits for ever for a FIFO without a writer; the signal still ends it."""
-    with tempfile.TemporaryDirectory() as folder:
-        pipe = f"{folder}/template"
+    """The start waits for an answer about a model that never comes; the signal still ends it."""
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.settimeout(tarn_test.patience(60))
+        os.environ |= {"HF_HOME": folder, "HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
         for number in (signal.SIGTERM, signal.SIGINT):
-            os.mkfifo(pipe)
-            with Real("--chat-template", pipe) as server:
-                writer = os.open(pipe, os.O_WRONLY)  # returns when the server has opened it to read
+            with Real("--model", "org/model", "--download") as server:
+                asked, _ = hub.accept()
                 start = time.monotonic()
                 server.process.send_signal(number)
                 assert server.process.wait(60) == 0, server.log()
                 print(f"      {number.name}: ended after {time.monotonic() - start:.3f} s")
                 assert "stopped while starting" in server.log(), server.log()
-                os.close(writer)
-            os.unlink(pipe)
+                asked.close()
+        del os.environ["HF_HOME"], os.environ["HF_ENDPOINT"]
 
 
 def sigterm_after_the_start_drains() -> None:
