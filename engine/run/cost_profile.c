@@ -534,8 +534,8 @@ static bool load(struct cost_model *m, const struct cost_profile_config *c)
 }
 
 /* Let a GPU time its matrix products, in prefills of 16, 24, 32, 48 ... tokens: the numbers of rows
- * that differ in algorithms (kernels/cuda/gemm_cublas.cu). Stops where the budget would not hold the
- * next one. */
+ * that differ in algorithms (kernels/cuda/gemm_cublas.cu). The walk stops where the budget would
+ * not hold the next one. */
 static enum status tune(const struct cost_profile_config *c)
 {
     struct runner r = {.c = c};

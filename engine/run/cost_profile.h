@@ -19,8 +19,8 @@
  * pool. The cache does not know these blocks, so no request can hit them. The times leave out the
  * host's work around the forward pass (planning, sampling); cost_model_learn() adds it.
  *
- * At every start, whether a file is loaded or not, a GPU first times its matrix products, for half a
- * second at most (device_tune()). The choice changes no bit, so nothing of it is kept.
+ * At every start, whether a file is loaded or not, a GPU first times its matrix products, for half
+ * a second at most (device_tune()). The choice changes no bit, so nothing of it is kept.
  *
  * Owns    nothing beyond a call.
  * Thread  the engine thread, or any before it starts.

@@ -67,7 +67,8 @@ struct estimate {
 };
 
 /* Predict a sequence of the scheduler that waits and has not run: once, when it comes, since later
- * predictions remember its place. waited_s: time since its submission. n_tokens: the number that it will generate; negative: unknown. Between two steps. */
+ * predictions remember its place. waited_s: time since its submission. n_tokens: the number that it
+ * will generate; negative: unknown. Between two steps. */
 void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n_tokens,
                    struct estimate *out);
 /* Predict a request if it were submitted now; `slot` is a free one. The scheduler stays as it is,

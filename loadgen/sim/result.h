@@ -22,8 +22,8 @@ struct sim_result {
     uint64_t busy_ns; /* of steps, from plan to end */
     uint64_t n_preempted_for_place, n_preempted_for_memory, n_starving, n_demoted;
     uint64_t n_reordered; /* times that a request passed others for its cached prompt */
-    /* |predicted - actual| / actual of the time to the first token and to the end, with --estimates:
-     * median and 90th percentile. */
+    /* With --estimates, |predicted - actual| / actual of the time to the first token and to the
+     * end: median and 90th percentile. */
     uint64_t n_estimated;
     double ttft_error[2], e2e_error[2];
     uint64_t n_background;                 /* documents prefilled in the background */

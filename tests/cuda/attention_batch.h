@@ -341,9 +341,9 @@ static UNUSED struct result run(const struct world *w, const struct part *parts,
 }
 
 /* Compare with the reference. In bf16 a softmax weight is rounded to 8 bits, so the error of an
- * output is at most 2^-9 of the mean |V|, whose elements are about 1; in f16 to 11 bits. A weight of 1 is exact in
- * bf16, but not its product with a scale: of few keys, elements of 4 may err by 2^-7. All else is
- * fp32. */
+ * output is at most 2^-9 of the mean |V|, whose elements are about 1; in f16 to 11 bits. A weight
+ * of 1 is exact in bf16, but not its product with a scale: of few keys, elements of 4 may err by
+ * 2^-7. All else is fp32. */
 static UNUSED void check_against_reference(const struct result *result)
 {
     enum dtype t = result->p.pool.layout.dtype;

@@ -38,8 +38,8 @@ void emulation_fail_call(uint64_t n, int error);
  * cublasLtMatmulAlgoGetHeuristic found an algorithm. 0: stop refusing. */
 void emulation_refuse_products(int refuse);
 /* cublasLtMatmulAlgoGetHeuristic proposes four algorithms. Number 1 and 3 are faster than number 0
- * and have its bits; number 2 is the fastest, and adds in another order; which order that is depends
- * on whether the shape has more than 64 rows. Count of products by an algorithm. */
+ * and have its bits; number 2 is the fastest, and adds in another order, which depends on whether
+ * the shape has more than 64 rows. Count of products by an algorithm. */
 uint64_t emulation_products_by(unsigned algorithm);
 /* Make all calls fail, as after a fault in a kernel that destroyed the context. 0: stop failing. */
 void emulation_kill(int error);
