@@ -16,6 +16,38 @@
 /* Steps of B that stay in the first-level cache while all groups are multiplied by them. */
 #define AMX_BF16_STEPS 8
 
+/* Outputs of a step that no cache keeps until they are read: from there on a store that does not
+ * read its line first is faster. Rows of outputs lie at the same place in every page, so the few
+ * lines that a cache has for them hold back all other stores. */
+#define AMX_STREAM_BYTES (4u << 20)
+
+static bool amx_streams(const struct gemm_job *j)
+{
+    const struct gemm_params *p = j->p;
+
+    return !p->accumulate && p->out_stride % VW == 0 && (uintptr_t)p->out % AMX_ROW_BYTES == 0 &&
+           (uint64_t)j->n_rows * p->w.n * sizeof(float) >= AMX_STREAM_BYTES;
+}
+
+/* gemm_store() of n_rows sums [n_rows][width]. */
+static void amx_store(const struct gemm_end *e, bool streams, const float *sums, uint32_t n_rows,
+                      uint32_t width, uint32_t col0)
+{
+    if (!streams || e->n_cols < col0 + width) {
+        gemm_store(e, sums, n_rows, width, col0);
+        return;
+    }
+    for (uint32_t i = 0; i < width; i += VW) {
+        vf bias = e->bias ? v_load(e->bias + col0 + i) : v_set1(0);
+
+        for (uint32_t r = 0; r < n_rows; r++) {
+            vf v = v_load(sums + r * width + i);
+
+            v_stream(e->out + r * e->out_stride + col0 + i, e->bias ? v + bias : v);
+        }
+    }
+}
+
 /* --- bf16 --- */
 
 static uint32_t amx_bf16_steps(const struct weight *w)
@@ -123,6 +155,7 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
     uint32_t shape = 0, n_steps = amx_bf16_steps(w), n_groups = p->end - p->begin;
     size_t whole = (size_t)(w->k / 32) * AMX_STEP_BYTES;
     float *c = j->cpu->tile_scratch[p->thread].c;
+    bool streams = amx_streams(j);
 
     if (w->k % 32) {
         memset(tail, 0, sizeof(tail));
@@ -150,10 +183,11 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
             if (b.end == n_steps) {
                 struct gemm_end e = gemm_end_of(j, p->panel, i);
 
-                gemm_store(&e, ci, n_rows, PANEL_COLS, 0);
+                amx_store(&e, streams, ci, n_rows, PANEL_COLS, 0);
             }
         }
     }
+    v_stream_end();
     amx_done();
 }
 
@@ -367,6 +401,7 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
     const struct weight *w = &j->p->w;
     const uint32_t quant = min_u32(group, QUANT_GROUP_MAX);
     size_t step = pack_group_bytes(w->dtype, group);
+    bool streams = amx_streams(j);
     _Alignas(64) float out[AMX_ROWS * VW];
 
     for (uint32_t i = p->begin; i < p->end; i++) {
@@ -383,7 +418,7 @@ ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_pane
                 amx_shape_of(m, m, min_u32(quant, AMX_ROW_BYTES));
             amx_int_block(affine, quant, group / quant, w->k / quant, a, m, b, scales, step,
                           (const float *)(const void *)slot + r, q + r, out);
-            gemm_store(&e, out, m, VW, cols);
+            amx_store(&e, streams, out, m, VW, cols);
             e.out += AMX_ROWS * e.out_stride;
             a += (size_t)amx_int_steps(w) * m * AMX_ROW_BYTES;
         }
@@ -405,6 +440,7 @@ KERNEL_BODY void amx_int_panel(const struct gemm_job *j, const struct gemm_panel
         amx_shape_of(AMX_ROWS, AMX_ROWS, min_u32(group, AMX_ROW_BYTES));
         amx_int_cols(j, p, affine, group, cols, b + (size_t)cols * w->k, data + cols * 2);
     }
+    v_stream_end();
     amx_done();
 }
 

@@ -15,8 +15,13 @@
 #endif
 
 /* Most bytes of the packed activations of one task: a quarter of a second-level cache of 1 MB. Its
- * other users are the panel, the next one, and the outputs. */
+ * other users are the panel, the next one, and the outputs. Processors with AMX have 2 MB and
+ * multiply so fast that more walks over the weights would wait for memory. */
+#if defined(HAVE_AMX)
+#define TASK_A_BYTES (1280u << 10)
+#else
 #define TASK_A_BYTES (256u << 10)
+#endif
 /* Least bytes of weights that a thread takes from the queue at once, so that small products do not
  * queue for each panel. */
 #define TURN_W_BYTES (64u << 10)

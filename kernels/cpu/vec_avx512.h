@@ -29,6 +29,18 @@ static inline void v_store(float *p, vf v)
     _mm512_storeu_ps(p, v);
 }
 
+/* Store to 64-byte aligned memory past the caches, without reading the line first. Other threads
+ * may read it after v_stream_end(). */
+static inline void v_stream(float *p, vf v)
+{
+    _mm512_stream_ps(p, v);
+}
+
+static inline void v_stream_end(void)
+{
+    _mm_sfence();
+}
+
 static inline vf v_set1(float f)
 {
     return _mm512_set1_ps(f);

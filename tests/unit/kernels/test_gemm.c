@@ -270,6 +270,47 @@ static void a_row_has_the_same_bits_in_any_batch_position_and_thread_count(void 
         }
 }
 
+/* Outputs of many megabytes in whole lines are stored past the caches. */
+static void large_outputs_have_the_bits_of_small_ones(void **state)
+{
+    const uint32_t n = 10505, n_rows = 101, stride = 10512, k = 128;
+    float *all = aligned_alloc(64, n_rows * stride * sizeof(float));
+
+    (void)state;
+    assert_non_null(all);
+    rng_seed(8);
+    for (size_t i = 0; i < ARRAY_SIZE(variant_names); i++)
+        for (size_t t = 2; t < ARRAY_SIZE(kinds); t += 5) { /* bf16 and a quantized type */
+            struct device *d = open_device(DEVICE_CPU, variant_names[i], 2);
+            struct problem p;
+
+            if (!d)
+                break;
+            problem_init(&p, kinds[t], n_rows, n, k);
+            struct gemm_params params = {.n_rows = n_rows,
+                                         .a = p.a,
+                                         .a_stride = p.a_stride,
+                                         .w = p.w,
+                                         .bias = p.bias,
+                                         .out = all,
+                                         .out_stride = stride};
+            memset(all, 0xff, n_rows * stride * sizeof(float)); /* behind a row: kept as it is */
+            assert_int_equal(device_ops(d)->gemm(d, NULL, &params), OK);
+            for (uint32_t r = 0; r < n_rows; r += 50) {
+                float *one = run_gemm(d, &p, r, 1, true, false);
+                const uint32_t *behind = (const uint32_t *)(all + (size_t)r * stride + n);
+
+                check_same(device_ops(d)->name, one, all + (size_t)r * stride, n);
+                for (uint32_t c = 0; c < stride - n; c++)
+                    assert_int_equal(behind[c], 0xffffffff);
+                free(one);
+            }
+            problem_fini(&p);
+            device_close(d);
+        }
+    free(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +318,7 @@ int main(void)
         cmocka_unit_test(nan_and_inf_stay_in_their_row_and_column),
         cmocka_unit_test(zero_tiny_and_lonely_values_are_right),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch_position_and_thread_count),
+        cmocka_unit_test(large_outputs_have_the_bits_of_small_ones),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
