@@ -153,14 +153,16 @@ static void rig_count(struct rig *r, const struct attention_case *c)
 static enum status rig_fill(struct rig *r)
 {
     const struct kv_pool *pool = &r->p.pool;
+    /* Elements of one byte are those of floats, which are their scales, too: about 1 / 127. */
     enum dtype t = pool->layout.scale_group ? DTYPE_F32 : pool->layout.dtype;
+    float top = pool->layout.scale_group ? 1.0f / 128 : 1;
     size_t n = NOISE_COUNT * dtype_bytes(t), total = r->n_blocks * kv_block_bytes(pool);
     unsigned char *noise = malloc(n);
 
     if (!noise)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
-        dtype_store(t, noise, i, 2 * rng_uniform(SEED, i) - 1);
+        dtype_store(t, noise, i, (2 * rng_uniform(SEED, i) - 1) * top);
     for (size_t at = 0; at < total; at += n)
         memcpy((unsigned char *)pool->base + at, noise, total - at < n ? total - at : n);
     free(noise);

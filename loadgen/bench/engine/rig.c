@@ -208,8 +208,10 @@ static enum status upload_noise(struct rig *r, const struct fill *f)
 static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);
-    /* Elements of one byte are those of floats, and their scales lie between them. */
+    /* Elements of one byte are those of floats, which are their scales, too: about 1 / 127. With
+     * larger ones, probabilities are denormal numbers. */
     enum dtype t = pool->layout.scale_group ? DTYPE_F32 : pool->layout.dtype;
+    float top = pool->layout.scale_group ? 1.0f / 128 : 1;
     struct fill f = {pool->base, kv_block_bytes(pool) * pool->n_blocks, NULL,
                      (uint64_t)NOISE_COUNT * dtype_bytes(t)};
     unsigned char *noise = malloc(f.noise_bytes);
@@ -217,7 +219,7 @@ static enum status fill_pool(struct rig *r)
     if (!noise)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
-        dtype_store(t, noise, i, 2 * rng_uniform(SEED, i) - 1);
+        dtype_store(t, noise, i, (2 * rng_uniform(SEED, i) - 1) * top);
     f.noise = noise;
     enum status s = OK;
     if (device_is_host(r->device))
