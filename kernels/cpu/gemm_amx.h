@@ -156,6 +156,8 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
     size_t whole = (size_t)(w->k / 32) * AMX_STEP_BYTES;
     float *c = j->cpu->tile_scratch[p->thread].c;
     bool streams = amx_streams(j);
+    /* With one group, the prefetch of the next span is a stream that runs ahead as far. */
+    bool fetches = n_groups > 1 || p->fetch.stride != FETCH_ONE_STREAM;
 
     if (w->k % 32) {
         memset(tail, 0, sizeof(tail));
@@ -169,7 +171,8 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
                                   .next_bytes = (AMX_STEP_BYTES / n_groups + 63) / 64 * 64,
                                   .fetch = &p->fetch,
                                   .fetch_row = s * AMX_ROWS,
-                                  .fetch_rows = (AMX_ROWS + n_groups - 1) / n_groups};
+                                  .fetch_rows =
+                                      fetches ? (AMX_ROWS + n_groups - 1) / n_groups : 0};
 
         if (b.end == n_steps && w->k % 32)
             b.tail = tail;
