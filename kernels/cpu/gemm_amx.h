@@ -171,8 +171,7 @@ static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
                                   .next_bytes = (AMX_STEP_BYTES / n_groups + 63) / 64 * 64,
                                   .fetch = &p->fetch,
                                   .fetch_row = s * AMX_ROWS,
-                                  .fetch_rows =
-                                      fetches ? (AMX_ROWS + n_groups - 1) / n_groups : 0};
+                                  .fetch_rows = fetches ? (AMX_ROWS + n_groups - 1) / n_groups : 0};
 
         if (b.end == n_steps && w->k % 32)
             b.tail = tail;
