@@ -134,7 +134,8 @@ static enum status join_pool(struct cache *c, struct buf *why)
                                  .attend_arg = r->attend_arg,
                                  .query_floats = r->n_heads * c->config.pool.head_dim,
                                  .tile_floats = r->n_heads * (c->config.pool.head_dim + 2),
-                                 .n_layers = c->config.pool.n_layers};
+                                 .n_layers = c->config.pool.n_layers,
+                                 .balances = r->balances};
     struct tier_remote_config remote = {
         .device = self, .block_bytes = config.block_bytes, .n_blocks = r->n_blocks};
     enum status s = cache_events_create(&c->pool_events, N_POOL_EVENTS, false);
@@ -377,6 +378,8 @@ void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running)
     if (!c->pool || c->now_ns < c->load_set_ns + LOAD_PAUSE_NS)
         return;
     c->load_set_ns = c->now_ns;
+    load.n_accesses = (double)c->n_accesses;
+    c->n_accesses = 0;
     for (enum cache_tier t = 0; t <= CACHE_HOST; t++) {
         load.n_blocks += tier_n_blocks(c->tiers[t]);
         load.n_free_blocks += c->tiers[t] ? tier_n_free(c->tiers[t]) : 0;

@@ -116,6 +116,7 @@ struct cache_remote_config {
     /* Compute the tiles of a peer's query; another thread than the engine's. NULL: no queries. */
     enum status (*attend)(void *arg, const struct pool_attend *a);
     void *attend_arg;
+    bool balances;           /* as struct pool_config */
     uint32_t n_blocks;       /* of others that may be known at a time; 0: 16384 */
     void (*wake)(void *arg); /* cache_poll() has something to do; any thread */
     void *wake_arg;

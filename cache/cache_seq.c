@@ -629,11 +629,21 @@ enum status cache_seq_grow_guessed(struct cache_seq *s, uint32_t n_tokens)
 
 /* --- committing --- */
 
+/* Tokens whose KV lies on other instances. */
+static uint32_t n_remote_tokens(const struct cache_seq *s)
+{
+    if (s->n_remote == 0)
+        return 0;
+    const struct attn_segment *first = &s->segments[s->remote0], *last = first + s->n_remote - 1;
+    return last->pos0 + last->n_tokens - first->pos0;
+}
+
 void cache_seq_commit(struct cache_seq *s, uint32_t n)
 {
     cache_assert_owner(s->cache);
     ASSERT(s->n_tokens + n <= s->n_slots);
     s->n_tokens += n;
+    s->cache->n_accesses += s->n_tokens - n_remote_tokens(s);
     if (s->cache->config.prefix_caching)
         enter_tree(s);
     if (s->promised_end > 0 && (s->is_private || s->end.n_blocks >= s->promised_end))

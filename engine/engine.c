@@ -61,6 +61,7 @@ void engine_config_init(struct engine_config *c)
                                 .kv_disk_timeout_ms = DEFAULT_KV_DISK_TIMEOUT_MS,
                                 .kv_preload = DEFAULT_KV_PRELOAD,
                                 .pool_query = DEFAULT_POOL_QUERY,
+                                .pool_balance = true,
                                 .cache_policy = DEFAULT_CACHE_POLICY,
                                 .check_each_step = CHECK_EACH_STEP};
 }
@@ -419,6 +420,7 @@ static struct cache_remote_config remote_shape(struct engine *e)
         .pull_ms = c->pool_pull_ms,
         .query = (enum cache_query)flag_choice_at(POOL_QUERY_NAMES, c->pool_query),
         .query_ms = c->pool_query_ms,
+        .balances = c->pool_balance,
         .n_heads = e->model.n_heads,
         .attend = e->attend ? attend_tiles : NULL,
         .attend_arg = e->attend,

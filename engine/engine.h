@@ -103,6 +103,7 @@ struct engine_config {
     uint32_t pool_pull_ms;          /* deadline of a pull; the same */
     const char *pool_query;         /* of POOL_QUERY_NAMES */
     uint32_t pool_query_ms;         /* deadline of a query; 0: the cache's default */
+    bool pool_balance;              /* as struct pool_config's balances */
     struct cache_events *kv_events; /* every block that comes or goes, for routers; NULL: none.
                                          Destroyed by its owner after engine_close() */
     bool kv_always_copy;            /* copy between tiers on a host device too (tests) */

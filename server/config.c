@@ -261,6 +261,10 @@ static const struct option_row rows[] = {
     COUNT(NULL, "pool-query-ms", pool_query_ms, 1, 60000, "250",
           "a query that another instance has not answered within this time is lost, and the "
           "sequence begins again without queries"),
+    BOOL(
+        NULL, "pool-balance", pool_balance, "true",
+        "KV that many instances read or query gets further copies, and an instance that serves too "
+        "much hands paths over; --no-pool-balance switches it off"),
     TEXT("Routers", "kv-events-endpoint", kv_events_endpoint, "", "ENDPOINT",
          "publish which prompts are cached, as vLLM does, on this ZeroMQ endpoint such as "
          "tcp://*:5557; token ids go out in clear: only routers may reach it"),

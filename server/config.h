@@ -125,6 +125,7 @@ struct config {
     uint64_t pool_pull_ms;
     char *pool_query; /* of POOL_QUERY_NAMES */
     uint64_t pool_query_ms;
+    bool pool_balance;
     /* routers */
     char *kv_events_endpoint; /* of ZeroMQ; empty: no KV events */
     char *kv_events_replay_endpoint;

@@ -23,7 +23,7 @@ arrows_table() {
 ^cache/balance/    ^base/|^cache/balance/
 ^cache/tree/       ^base/|^cache/tree/|^cache/(cache|key)\.h$
 ^cache/disk/       ^base/|^cache/disk/|^cache/key\.h$
-^cache/pool/       ^base/|^cache/pool/|^cache/(key|events)\.h$
+^cache/pool/       ^base/|^cache/(pool|balance)/|^cache/(key|events)\.h$
 ^cache/events      ^base/|^cache/(key|events)\.h$
 ^cache/tier/       ^base/|^cache/(tier|disk)/|^cache/key\.h$|^cache/pool/pool\.h$|^kernels/(params|device)\.h$
 ^cache/store/      ^base/|^cache/(store|tree|policy)/|^cache/(tier/tier|pool/pool)\.h$|^cache/(cache|key|events)\.h$|^kernels/params\.h$

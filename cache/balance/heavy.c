@@ -15,6 +15,7 @@ struct heavy {
     uint32_t n;
     struct map at; /* key -> index */
     double total, scale;
+    double others; /* not times `scale` */
 };
 
 enum status heavy_create(struct heavy **out, const struct heavy_config *config)
@@ -51,6 +52,12 @@ void heavy_set_instances(struct heavy *h, uint32_t n_instances)
 {
     ASSERT(n_instances > 0);
     h->config.n_instances = n_instances;
+}
+
+void heavy_set_others(struct heavy *h, double load)
+{
+    ASSERT(load >= 0);
+    h->others = load;
 }
 
 static void remove_at(struct heavy *h, uint32_t i)
@@ -126,7 +133,7 @@ double heavy_threshold(const struct heavy *h)
 {
     uint32_t n = h->config.n_instances;
 
-    return n > 1 ? heavy_total(h) / (n * h->config.c * log(n)) : INFINITY;
+    return n > 1 ? (heavy_total(h) + h->others) / (n * h->config.c * log(n)) : INFINITY;
 }
 
 static void update_copies(const struct heavy *h, struct heavy_item *item, double tau)

@@ -50,6 +50,8 @@ void heavy_destroy(struct heavy *h); /* NULL is fine */
 
 /* Instances have come or gone. */
 void heavy_set_instances(struct heavy *h, uint32_t n_instances);
+/* Load that others count, of the same unit and decay: W includes it until the next call. */
+void heavy_set_others(struct heavy *h, double load);
 /* Count an access. load > 0. */
 void heavy_add(struct heavy *h, uint64_t key, double load);
 /* Let n ticks pass. */
@@ -57,7 +59,7 @@ void heavy_tick(struct heavy *h, double n);
 void heavy_forget(struct heavy *h, uint64_t key);
 
 double heavy_load(const struct heavy *h, uint64_t key); /* 0: unknown */
-double heavy_total(const struct heavy *h);
+double heavy_total(const struct heavy *h);              /* without that of others */
 /* tau; infinite with one instance. */
 double heavy_threshold(const struct heavy *h);
 /* Update the number of copies of every item, and list the items that should have more than one,

@@ -56,6 +56,7 @@ struct directory_instance {
     uint8_t fingerprint[8]; /* first bytes: instances with another one are listed and not asked */
     uint32_t n_blocks, n_free_blocks; /* of device and host memory */
     uint32_t n_waiting, n_running;    /* requests */
+    uint32_t load;                    /* accesses to its KV: tokens per second, pool_balance.c */
     bool is_leaving;                  /* its segments are being moved away */
     char version[24];
     char documents[17]; /* digest of its catalog, 16 hexadecimal digits; "": it has none */

@@ -62,7 +62,8 @@ enum status directory_record_write(struct buf *out, const struct directory_insta
     } numbers[] = {{"blocks", i->n_blocks},
                    {"free", i->n_free_blocks},
                    {"waiting", i->n_waiting},
-                   {"running", i->n_running}};
+                   {"running", i->n_running},
+                   {"load", i->load}};
     enum status s = o ? OK : ERR_NOMEM;
 
     directory_id_write(id, i->id);
@@ -126,7 +127,8 @@ static enum status read_fields(struct directory_instance *r, const struct json *
     } numbers[] = {{"blocks", &r->n_blocks},
                    {"free", &r->n_free_blocks},
                    {"waiting", &r->n_waiting},
-                   {"running", &r->n_running}};
+                   {"running", &r->n_running},
+                   {"load", &r->load}};
 
     for (size_t k = 0; k < sizeof texts / sizeof *texts && s == OK; k++)
         s = get_text(o, texts[k].name, texts[k].out, texts[k].n);

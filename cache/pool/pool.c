@@ -79,6 +79,7 @@ static void take_commands(struct pool *p)
             p->info.n_free_blocks = c.load.n_free_blocks;
             p->info.n_waiting = c.load.n_waiting;
             p->info.n_running = c.load.n_running;
+            pool_balance_count_own(p, c.load.n_accesses);
             break;
         case POOL_REGISTER:
             transport_register(p->transport, c.memory.base, c.memory.n_bytes);
@@ -117,6 +118,8 @@ static void take_directory(struct pool *p)
                 pool_offer_checked(p, e);
             else if (pool_tag_kind(e->tag) == POOL_TAG_COUNT)
                 pool_announce_counted(p, e);
+            else if (pool_tag_kind(e->tag) == POOL_TAG_BALANCE)
+                pool_balance_found(p, e);
             else if (e->kind == DIRECTORY_FOUND)
                 pool_lookup_found(p, e);
             else
@@ -145,6 +148,7 @@ static void work(struct pool *p)
     pool_lookup_timers(p);
     pool_lend_timers(p);
     pool_offer_timers(p);
+    pool_balance_timers(p);
     pool_announce_timers(p);
     pool_conns_sweep(p);
     p->round_due_ns = p->due_ns;
@@ -339,6 +343,8 @@ static enum status create_queues(struct pool *p)
         s = spsc_create(&p->news, sizeof(struct pool_news), N_NEWS);
     if (s == OK)
         s = spsc_create(&p->queries_free, sizeof(uint32_t), POOL_QUERIES_MAX);
+    if (s == OK)
+        s = spsc_create(&p->copies, sizeof(struct pool_copy), POOL_COPIES_MAX);
     if (s == OK && p->config.attend)
         s = spsc_create(&p->attend_in, sizeof(uint32_t), POOL_N_ATTENDS);
     if (s == OK && p->config.attend)
@@ -354,6 +360,8 @@ static enum status create_memory(struct pool *p)
         s = inventory_open(&p->inventory, N_BLOCKS_MAX, N_SEGMENTS_MAX);
     if (s == OK)
         s = pool_notes_open(p);
+    if (s == OK)
+        s = pool_balance_open(p);
     if (s == OK)
         s = map_init(&p->conn_of_number, POOL_N_CONNS);
     if (s == OK)
@@ -478,11 +486,12 @@ void pool_close(struct pool *p)
     directory_close(p->directory);
     inventory_close(p->inventory);
     pool_notes_close(p);
+    pool_balance_close(p);
     for (uint32_t i = 0; i < POOL_N_CONNS; i++)
         free(p->conns[i].reads);
     struct spsc *queues[] = {p->commands,  p->tickets_free, p->reads_done, p->asks,
                              p->returns,   p->offers,       p->news,       p->queries_free,
-                             p->attend_in, p->attend_out};
+                             p->attend_in, p->attend_out,   p->copies};
     for (uint32_t i = 0; i < ARRAY_SIZE(queues); i++)
         spsc_destroy(queues[i]);
     for (uint32_t i = 0; i < p->n_arenas; i++)

@@ -80,6 +80,7 @@ struct pool_config {
     void *attend_arg;
     uint32_t query_floats, tile_floats; /* of one row: H * d, and H * (d + 2) */
     uint32_t n_layers;                  /* a query names a layer below it */
+    bool balances; /* readers are spread over holders, and what many read gets copies */
 };
 
 /* A query as the lender computes it. All keys of the segments are visible to all rows. */
@@ -208,7 +209,7 @@ struct pool_block {
  * the asker has gone. */
 void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n);
 /* A lease that is over: its blocks are read no more. was_pulled: the peer has read all of them, so
- * it has the whole path now. False: none. */
+ * it has the whole path now; false for an offered POOL_OFFER_COPY. False: none. */
 bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled);
 
 /* --- what other instances hold --- */
@@ -222,7 +223,13 @@ struct pool_news {
 };
 bool pool_next_news(struct pool *p, struct pool_news *out);
 
-/* --- leave --- */
+/* --- hand over --- */
+
+enum pool_offer_why {
+    POOL_OFFER_HANDS_OVER, /* nobody else has it in future */
+    POOL_OFFER_COPY,       /* both are to have it: many read it */
+    POOL_OFFER_MOVE        /* the peer is to serve it: this instance serves too much */
+};
 
 /* A path with what a tree needs to know about its blocks. */
 struct pool_offer {
@@ -235,7 +242,8 @@ struct pool_offer {
     uint32_t n;
     uint32_t n_there; /* blocks that the receiver has: they are not lent */
     uint64_t to;      /* the only instance that is offered the path; 0: the pool chooses */
-    uint32_t ticket;  /* for the receiver: a found ticket that covers the path */
+    enum pool_offer_why why;
+    uint32_t ticket; /* for the receiver: a found ticket that covers the path */
 };
 /* From now on this instance is leaving: others look up nothing here that they find elsewhere. */
 void pool_leave(struct pool *p);
@@ -244,7 +252,15 @@ void pool_leave(struct pool *p);
 bool pool_offer(struct pool *p, const struct pool_offer *offer);
 /* Offers that no peer has finished or refused yet. */
 uint32_t pool_n_offers(const struct pool *p);
-/* For a peer: a path that a leaving instance offers; keys and meta are valid until the next call.
+/* A path that the pool wants to be offered to `to`, to balance load: the path that ends with this
+ * block. False: none. */
+struct pool_copy {
+    struct kv_key last;
+    uint64_t to;
+    enum pool_offer_why why;
+};
+bool pool_next_copy(struct pool *p, struct pool_copy *out);
+/* For a peer: a path that another instance offers; keys and meta are valid until the next call.
  * The ticket is this engine's to forget. False: none. */
 bool pool_next_offer(struct pool *p, struct pool_offer *out);
 
@@ -253,6 +269,7 @@ bool pool_next_offer(struct pool *p, struct pool_offer *out);
 /* The load of this instance, for the directory. The engine sets it at most once per 100 ms. */
 struct pool_load {
     uint32_t n_blocks, n_free_blocks, n_waiting, n_running;
+    double n_accesses; /* to KV here by this instance itself, since the last call: as pool_stats */
 };
 void pool_set_load(struct pool *p, const struct pool_load *load);
 
@@ -274,6 +291,10 @@ struct pool_stats {
     uint64_t n_queries_refused;                          /* of peers: too many, or too late */
     uint64_t n_refused;                                  /* connections without the secret */
     uint64_t n_offered, n_handed_over;                   /* paths */
+    /* Paths offered so that others serve them, too, or instead; of these, paths that were taken. */
+    uint64_t n_copies_offered, n_copies, n_moves;
+    double n_accesses;      /* to KV here: tokens sent, or read by attention in one step */
+    double load_cv;         /* standard deviation over mean of the loads of all instances */
     uint64_t n_events_lost; /* times that the queue of events was full */
     uint64_t n_notes_sent, n_notes_received, n_notes_dropped;   /* dropped: in both directions */
     double lookup_s, read_latency_s, read_bytes_per_s, query_s; /* moving means */

@@ -251,10 +251,24 @@ static void run(struct pool *p, struct pool_attend_slot *a)
     wake_attend(p);
 }
 
+/* Each layer counts its part of an access. */
+static void count(struct pool *p, const struct pool_attend_slot *a)
+{
+    const struct pool_lease *l = &p->leases[a->lease];
+
+    for (uint32_t i = 0; i < a->job.n_segments; i++) {
+        const struct pool_segment *s = &a->job.segments[i];
+        pool_balance_count(p, &l->keys[l->n_there + s->at],
+                           (double)s->n_tokens / p->config.n_layers);
+    }
+}
+
 /* The query thread is done with it. */
 static void take_back(struct pool *p, struct pool_attend_slot *a)
 {
     p->n_attends_out--;
+    if (a->status == OK)
+        count(p, a);
     pool_lend_attended(p, a->lease);
     p->is_busy = true;
     if (a->conn == POOL_NONE) {

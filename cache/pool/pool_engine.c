@@ -289,7 +289,7 @@ bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled)
     if (!spsc_pop(p->returns, lease))
         return false;
     l = &p->leases[*lease];
-    *was_pulled = l->n_read == l->n_lent - l->n_there;
+    *was_pulled = !l->is_copy && l->n_read == l->n_lent - l->n_there;
     post_index(p, POOL_BACK, *lease);
     return true;
 }
@@ -299,7 +299,7 @@ bool pool_next_news(struct pool *p, struct pool_news *out)
     return spsc_pop(p->news, out);
 }
 
-/* --- leave --- */
+/* --- hand over --- */
 
 bool pool_offer(struct pool *p, const struct pool_offer *offer)
 {
@@ -314,6 +314,7 @@ bool pool_offer(struct pool *p, const struct pool_offer *offer)
     struct pool_offer_slot *o = &p->offers_out[no];
     o->n = offer->n;
     o->to = offer->to;
+    o->why = offer->why;
     o->last_start = 0;
     memcpy(o->keys, offer->keys, offer->n * sizeof *o->keys);
     for (uint32_t i = 0; i < offer->n; i++) {
@@ -336,6 +337,11 @@ bool pool_offer(struct pool *p, const struct pool_offer *offer)
 uint32_t pool_n_offers(const struct pool *p)
 {
     return atomic_load_explicit(&p->n_offers, memory_order_acquire);
+}
+
+bool pool_next_copy(struct pool *p, struct pool_copy *out)
+{
+    return spsc_pop(p->copies, out);
 }
 
 bool pool_next_offer(struct pool *p, struct pool_offer *out)

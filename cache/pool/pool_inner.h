@@ -12,6 +12,7 @@
  *   pool_buffer.c     memory of queries, and sleeping threads
  *   pool_offer.c      paths that a leaving instance hands over
  *   pool_note.c       messages of other parts of the program
+ *   pool_balance.c    load of access, copies of what many read
  *   pool_announce.c   inventory to the directory, news to the engine
  *
  * A slot (ticket, read, query, lease, offer) is a preallocated record with one owner at a time: the
@@ -30,6 +31,7 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "base/spsc.h"
+#include "cache/balance/heavy.h"
 #include "cache/pool/pool.h"
 #include "cache/pool/pool_inventory.h"
 #include "cache/pool/transport.h"
@@ -245,6 +247,7 @@ struct pool_lease {
     uint32_t conn;   /* POOL_NONE: closed */
     uint64_t ask;
     bool is_closed;                  /* the asker needs it no more */
+    bool is_copy;                    /* the path was offered as POOL_OFFER_COPY */
     uint32_t n_sending, n_attending; /* payloads, and queries that run */
 };
 
@@ -265,6 +268,7 @@ struct pool_offer_slot {
     uint32_t n;
     uint32_t last_start; /* first block of its last segment */
     uint64_t to;         /* as struct pool_offer */
+    enum pool_offer_why why;
 
     enum pool_offer_stage stage;
     uint32_t generation;
@@ -347,6 +351,31 @@ struct pool_send {
     uint32_t index, conn, next_free;
 };
 
+/* --- balance --- */
+
+#define POOL_CANDIDATES_MAX 8u /* paths of one round that may get copies */
+#define POOL_COPIES_MAX 16u    /* that the engine has not offered yet */
+
+struct pool_candidate {
+    uint8_t segment[DIRECTORY_SEGMENT_BYTES]; /* the last one of the path */
+    struct kv_key last;                       /* its last block */
+    uint32_t n_blocks;                        /* of that segment */
+};
+
+struct pool_balance {
+    struct heavy *heavy; /* by the first 8 bytes of a segment's name */
+    double load;         /* decayed sum of all accesses */
+    uint64_t decayed_ns, round_ns;
+    double budget; /* bytes; below 0 nothing is offered */
+    uint64_t n_draws;
+    struct pool_candidate candidates[POOL_CANDIDATES_MAX];
+    uint32_t generation; /* of the round: late answers of the directory are recognized */
+    /* [DIRECTORY_INSTANCES_MAX + 1] scratch of a plan; entry 0 is this instance */
+    double *loads;
+    uint64_t *free;
+    uint64_t *ids;
+};
+
 struct pool_mean {
     double value;
     uint64_t n;
@@ -370,6 +399,7 @@ struct pool {
     struct spsc *asks, *returns, *offers; /* numbers: leases, leases, taken offers */
     struct spsc *news;                    /* struct pool_news */
     struct spsc *queries_free;            /* pool -> engine: numbers */
+    struct spsc *copies;                  /* struct pool_copy */
     struct spsc *attend_in, *attend_out;  /* pool -> query thread, and back: numbers */
     _Atomic bool is_asleep, is_stopping;
     _Atomic bool can_look; /* the directory answers, and another instance is alive */
@@ -427,6 +457,7 @@ struct pool {
     uint32_t n_counted; /* 0: no count is under way */
     uint32_t count_generation;
     double roll_due;
+    struct pool_balance balance;
     uint8_t lookup_keys[DIRECTORY_PATH_MAX][DIRECTORY_SEGMENT_BYTES];
     struct pool_stats live;
     struct pool_mean lookup_s, latency_s, bytes_per_s, query_s;
@@ -565,6 +596,24 @@ void pool_take_received(struct pool *p, uint32_t taken);
 void pool_take_looked(struct pool *p, uint32_t taken, bool is_found);
 void pool_take_forgotten(struct pool *p, uint32_t taken);
 
+/* Whether this path is offered to the instance as POOL_OFFER_COPY. */
+bool pool_offer_is_copy(const struct pool *p, uint64_t to, const struct kv_key *keys, uint32_t n);
+/* Whether a copy or a move is under way. */
+bool pool_offer_balances(const struct pool *p);
+
+/* pool_balance.c */
+NODISCARD enum status pool_balance_open(struct pool *p);
+void pool_balance_close(struct pool *p);
+/* Count accesses to a block here, or to its segment from this block on, by others. */
+void pool_balance_count(struct pool *p, const struct kv_key *block, double n_accesses);
+/* Count accesses by this instance itself. */
+void pool_balance_count_own(struct pool *p, double n_accesses);
+/* Draw one of two numbers with these loads: the less loaded one more often. */
+bool pool_balance_draws_second(struct pool *p, double first, double second);
+uint32_t pool_balance_draw(struct pool *p, uint32_t n); /* below n */
+void pool_balance_found(struct pool *p, const struct directory_event *e);
+void pool_balance_timers(struct pool *p);
+
 /* pool_note.c */
 NODISCARD enum status pool_notes_open(struct pool *p);
 void pool_notes_close(struct pool *p);
@@ -591,7 +640,8 @@ enum pool_tag {
     POOL_TAG_TAKEN,
     POOL_TAG_QUERY,
     POOL_TAG_ATTEND,
-    POOL_TAG_NOTE
+    POOL_TAG_NOTE,
+    POOL_TAG_BALANCE
 };
 static inline uint64_t pool_tag(enum pool_tag kind, uint32_t index, uint32_t generation)
 {

@@ -93,6 +93,18 @@ bool inventory_may_have(const struct inventory *v, const struct kv_key *key)
     return v->is_listing || pool_table_find(&v->blocks, key->bytes);
 }
 
+const uint8_t *inventory_segment(const struct inventory *v, const struct kv_key *key,
+                                 uint32_t *depth)
+{
+    const struct block *b = pool_table_find(&v->blocks, key->bytes);
+
+    if (!b)
+        return NULL;
+    const struct segment *s = pool_table_at(&v->segments, b->segment);
+    *depth = (b->pos0 - s->pos0) / KV_BLOCK_TOKENS;
+    return s->item.key;
+}
+
 uint32_t inventory_n_segments(const struct inventory *v)
 {
     return v->n_announced;

@@ -139,6 +139,7 @@ void pool_lend_received(struct pool *p, uint32_t lease)
         free_lease(l);
         return;
     }
+    l->is_copy = pool_offer_is_copy(p, p->conns[l->conn].peer_id, l->keys, l->n);
     bool ok = spsc_push(p->asks, &lease);
     ASSERT(ok);
     l->stage = POOL_LEASE_ASKED;
@@ -294,6 +295,8 @@ static bool serve(struct pool *p, uint32_t conn)
         s = pool_conn_send(p, conn, &m, blocks, r->n, POOL_SENDS_LEASE, r->lease);
         if (s != OK)
             return false;
+        for (uint32_t i = 0; i < r->n && !l->is_copy; i++)
+            pool_balance_count(p, &l->keys[r->at[i]], l->n_tokens[r->at[i] - l->n_there]);
         l->n_sending++;
         c->n_data_out++;
         p->live.n_lent_blocks += r->n;

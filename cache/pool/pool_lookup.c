@@ -98,24 +98,19 @@ static bool lends_less(const struct pool_ticket *t, uint32_t i)
     return t->disk_ns < POOL_MS && t->holders[i].tier >= DIRECTORY_TIER_DISK;
 }
 
-static bool is_better(const struct pool *p, const struct pool_ticket *t, uint32_t a,
-                      const struct pool_peer *peer_a, uint32_t b)
+/* Below 0: holder a is better than b, whatever their delays; 0: they are equal. */
+static int compare(const struct pool_ticket *t, uint32_t a, const struct pool_peer *peer_a,
+                   uint32_t b, const struct pool_peer *peer_b)
 {
-    const struct pool_peer *peer_b;
-    uint32_t no_b, n_a = blocks_of(t, &t->holders[a]), n_b = blocks_of(t, &t->holders[b]);
+    uint32_t n_a = blocks_of(t, &t->holders[a]), n_b = blocks_of(t, &t->holders[b]);
 
-    if (!map_get(&p->peer_of_id, t->holders[b].id, &no_b))
-        return true;
-    peer_b = &p->peers[no_b];
     if (peer_a->info.is_leaving != peer_b->info.is_leaving)
-        return peer_b->info.is_leaving;
+        return peer_b->info.is_leaving ? -1 : 1;
     if (lends_less(t, a) != lends_less(t, b))
-        return lends_less(t, b);
+        return lends_less(t, b) ? -1 : 1;
     if (n_a != n_b)
-        return n_a > n_b;
-    if (t->holders[a].tier != t->holders[b].tier)
-        return t->holders[a].tier < t->holders[b].tier;
-    return delay_of(peer_a) < delay_of(peer_b);
+        return n_a > n_b ? -1 : 1;
+    return t->holders[a].tier - t->holders[b].tier;
 }
 
 static bool is_avoided(const struct pool_ticket *t, uint64_t peer)
@@ -126,24 +121,62 @@ static bool is_avoided(const struct pool_ticket *t, uint64_t peer)
     return false;
 }
 
-/* The best holder that was not tried. NULL: none. */
-static struct pool_peer *choose(struct pool *p, struct pool_ticket *t)
+/* A holder with its peer. */
+struct choice {
+    uint32_t holder;
+    struct pool_peer *peer;
+};
+
+/* List the best holders that were not tried, which differ by delay and load only. */
+static uint32_t list_best(struct pool *p, const struct pool_ticket *t,
+                          struct choice out[DIRECTORY_HOLDERS_MAX])
 {
-    uint32_t best = POOL_NONE;
+    uint32_t n = 0;
 
     for (uint32_t i = 0; i < t->n_holders; i++) {
         struct pool_peer *peer = pool_peer_by_id(p, t->holders[i].id);
         if ((t->tried & 1u << i) || !peer || !pool_peer_is_usable(p, peer) ||
             is_avoided(t, peer->info.id) || blocks_of(t, &t->holders[i]) <= t->n_local)
             continue;
-        if (best == POOL_NONE || is_better(p, t, i, peer, best))
-            best = i;
+        int order = n > 0 ? compare(t, i, peer, out[0].holder, out[0].peer) : 0;
+        n = order < 0 ? 0 : n;
+        if (order <= 0)
+            out[n++] = (struct choice){i, peer};
     }
-    if (best == POOL_NONE)
+    return n;
+}
+
+/* The entry with the shortest delay. Where loads are known, one of two that are drawn, so that
+ * readers do not all run to one holder between two heartbeats. */
+static uint32_t pick(struct pool *p, const struct choice *best, uint32_t n)
+{
+    uint32_t nearest = 0, a, b;
+    double sum = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        sum += best[i].peer->info.load;
+        if (delay_of(best[i].peer) < delay_of(best[nearest].peer))
+            nearest = i;
+    }
+    if (!p->config.balances || n < 2 || sum == 0)
+        return nearest;
+    a = pool_balance_draw(p, n);
+    b = (a + 1 + pool_balance_draw(p, n - 1)) % n;
+    return pool_balance_draws_second(p, best[a].peer->info.load, best[b].peer->info.load) ? b : a;
+}
+
+/* The best holder that was not tried. NULL: none. */
+static struct pool_peer *choose(struct pool *p, struct pool_ticket *t)
+{
+    struct choice best[DIRECTORY_HOLDERS_MAX];
+    uint32_t n = list_best(p, t, best);
+
+    if (n == 0)
         return NULL;
-    t->tried |= 1u << best;
-    t->is_on_disk = t->holders[best].tier >= DIRECTORY_TIER_DISK;
-    return pool_peer_by_id(p, t->holders[best].id);
+    const struct choice *c = &best[pick(p, best, n)];
+    t->tried |= 1u << c->holder;
+    t->is_on_disk = t->holders[c->holder].tier >= DIRECTORY_TIER_DISK;
+    return c->peer;
 }
 
 static bool has_untried(const struct pool_ticket *t)

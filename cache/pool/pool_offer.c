@@ -1,6 +1,6 @@
-/* pool_offer.c - paths that a leaving instance hands over, on both sides.
+/* pool_offer.c - paths that an instance hands over, because it leaves or to balance load: both sides.
  *
- * The leaving side chooses a peer and sends the path; the peer asks for it like for any other path
+ * The offering side chooses a peer and sends the path; the peer asks for it like for any other path
  * and tells its engine; when the engine has forgotten the ticket, the peer's inventory says whether
  * the path lies there now. */
 #include <string.h>
@@ -13,7 +13,7 @@
 #define CHECK_NS (500 * POOL_MS)      /* for the directory */
 #define TRY_MORE_NS (2 * POOL_SECOND) /* for one peer, beside the time of a lease */
 
-/* --- the leaving side --- */
+/* --- the offering side --- */
 
 static void release(struct pool *p, struct pool_offer_slot *o)
 {
@@ -27,7 +27,9 @@ static void release(struct pool *p, struct pool_offer_slot *o)
 
 static void end_offer(struct pool *p, struct pool_offer_slot *o, bool is_safe)
 {
-    p->live.n_handed_over += is_safe;
+    p->live.n_handed_over += is_safe && o->why == POOL_OFFER_HANDS_OVER;
+    p->live.n_copies += is_safe && o->why == POOL_OFFER_COPY;
+    p->live.n_moves += is_safe && o->why == POOL_OFFER_MOVE;
     o->stage = POOL_OFFER_ENDS;
     o->conn = POOL_NONE;
     o->generation++;
@@ -108,9 +110,15 @@ void pool_offer_begin(struct pool *p, uint32_t offer)
 {
     struct pool_offer_slot *o = &p->offers_out[offer];
 
-    p->live.n_offered++;
     o->n_tries = 0;
     o->conn = POOL_NONE;
+    if (o->why != POOL_OFFER_HANDS_OVER) {
+        p->live.n_copies_offered++;
+        p->balance.budget -= (double)o->n * (double)p->self.block_bytes;
+        offer_next(p, o);
+        return;
+    }
+    p->live.n_offered++;
     o->stage = POOL_OFFER_CHECKS;
     o->deadline_ns = p->now_ns + CHECK_NS;
     memcpy(p->lookup_keys[0], o->keys[o->last_start].bytes, DIRECTORY_SEGMENT_BYTES);
@@ -174,7 +182,7 @@ static struct pool_ticket *ticket_of(struct pool *p, const struct pool_taken *k)
     return &p->tickets[POOL_TICKETS_MAX + (uint32_t)(k - p->taken)];
 }
 
-/* The offer is over: tell the leaving side, and free the slot with its ticket. */
+/* The offer is over: tell the offering side, and free the slot with its ticket. */
 static void end_taken(struct pool *p, struct pool_taken *k, bool is_taken)
 {
     if (k->conn != POOL_NONE)
@@ -273,6 +281,26 @@ void pool_take_forgotten(struct pool *p, uint32_t taken)
 }
 
 /* --- both --- */
+
+bool pool_offer_is_copy(const struct pool *p, uint64_t to, const struct kv_key *keys, uint32_t n)
+{
+    for (uint32_t i = 0; i < POOL_OFFERS_MAX; i++) {
+        const struct pool_offer_slot *o = &p->offers_out[i];
+        if (o->stage == POOL_OFFER_WAITS && o->why == POOL_OFFER_COPY && o->to == to && n == o->n &&
+            memcmp(&o->keys[n - 1], &keys[n - 1], sizeof *keys) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool pool_offer_balances(const struct pool *p)
+{
+    for (uint32_t i = 0; i < POOL_OFFERS_MAX; i++)
+        if (p->offers_out[i].stage != POOL_OFFER_FREE &&
+            p->offers_out[i].why != POOL_OFFER_HANDS_OVER)
+            return true;
+    return false;
+}
 
 bool pool_offer_has(const struct pool *p, const struct kv_key *keys, uint32_t n)
 {

@@ -16,7 +16,10 @@
  * Leaving. Paths that only this instance has are offered to others, those used most first; whatever
  * enters the tree meanwhile is offered in a further round.
  *
- * Adoption. A path that a leaving instance offers is read like a preload. It may evict what is
+ * Copies. What many instances read is offered to further ones when the pool asks for that, and so
+ * is what a lightly loaded instance is to serve instead of this one.
+ *
+ * Adoption. A path that another instance offers is read like a preload. It may evict what is
  * worth less.
  *
  * Surplus. A peer that has pulled a path goes on with it: the next turn of the conversation begins
@@ -530,16 +533,24 @@ static uint32_t write_path(struct store *st, uint32_t node, struct kv_key *keys,
     return n;
 }
 
-/* Offer one path. False: the pool takes no more now. */
-static bool offer_path(struct store *st, uint32_t node)
+/* False: the pool takes no more now. */
+static bool offer_to(struct store *st, uint32_t node, uint64_t to, enum pool_offer_why why)
 {
     struct store_remote *r = st->remote;
     uint32_t n = write_path(st, node, r->path_keys, r->path_meta);
 
-    if (!pool_offer(r->pool, &(struct pool_offer){.keys = r->path_keys,
-                                                  .meta = r->path_meta,
-                                                  .n = n,
-                                                  .ticket = POOL_NO_TICKET}))
+    return pool_offer(r->pool, &(struct pool_offer){.keys = r->path_keys,
+                                                    .meta = r->path_meta,
+                                                    .n = n,
+                                                    .to = to,
+                                                    .why = why,
+                                                    .ticket = POOL_NO_TICKET});
+}
+
+/* Offer one path to whoever has room. False: the pool takes no more now. */
+static bool offer_path(struct store *st, uint32_t node)
+{
+    if (!offer_to(st, node, 0, POOL_OFFER_HANDS_OVER))
         return false;
     for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
         st->info[x].was_offered = true;
@@ -558,6 +569,21 @@ static void offer_paths(struct store *st)
         if (node != KTREE_NONE && is_to_offer(st, node) && !offer_path(st, node))
             return;
         r->at_leaving++;
+    }
+}
+
+/* Offer what the pool wants others to have, too. The pool asks again for what is not offered. */
+static void offer_copies(struct store *st)
+{
+    struct pool_copy copy;
+
+    while (pool_next_copy(st->remote->pool, &copy)) {
+        uint32_t node = ktree_find(st->tree, &copy.last);
+        struct ktree_node look = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : node);
+
+        if (node != KTREE_NONE && !lies_slow_only(&look) && !st->info[node].is_orphan &&
+            !st->sleeps && look.n_before + look.n_blocks <= POOL_PATH_MAX)
+            (void)offer_to(st, node, copy.to, copy.why);
     }
 }
 
@@ -662,4 +688,5 @@ void poll_offers(struct store *st)
         adopt(st);
     if (st->remote->leaves)
         offer_paths(st);
+    offer_copies(st);
 }

@@ -164,6 +164,8 @@ static void write_pool(struct writer *w, const struct server *srv, const struct 
                  s->n_pulled_blocks, s->n_pulled_bytes, s->read_bytes_per_s,
                  s->n_reads_lost + s->n_reads_timed_out + s->n_reads_corrupt, s->n_lent_blocks,
                  s->n_lent_bytes, s->n_refused, s->n_handed_over);
+    write_format(w, ",\"copies\":%" PRIu64 ",\"moves\":%" PRIu64 ",\"load_cv\":%.3f", s->n_copies,
+                 s->n_moves, s->load_cv);
     write_format(w,
                  ",\"queries\":%" PRIu64 ",\"queries_failed\":%" PRIu64 ",\"query_bytes\":%" PRIu64
                  ",\"attended_rows\":%" PRIu64 ",\"sequences\":{",

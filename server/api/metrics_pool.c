@@ -132,6 +132,25 @@ static void write_lending(struct page *p, const struct pool_stats *s)
                  s->n_handed_over);
 }
 
+static void write_balance(struct page *p, const struct pool_stats *s)
+{
+    static const char copies[] = "tarn:pool_copies_total";
+
+    page_counter(p, "tarn:pool_accessed_tokens_total",
+                 "Tokens of KV here that were sent to other instances, or that attention read, for "
+                 "this instance or for others.",
+                 (uint64_t)s->n_accesses);
+    page_gauge(p, "tarn:pool_load_cv",
+               "Standard deviation over mean of these tokens per second, over all instances.",
+               s->load_cv);
+    page_head(p, copies, "counter",
+              "Prefixes offered to a less loaded instance; copied: it serves them, too; moved: it "
+              "serves them instead of this one.");
+    page_sample(p, copies, ",result=\"offered\"", (double)s->n_copies_offered);
+    page_sample(p, copies, ",result=\"copied\"", (double)s->n_copies);
+    page_sample(p, copies, ",result=\"moved\"", (double)s->n_moves);
+}
+
 void metrics_write_pool(struct page *p, const struct cache_stats *c)
 {
     write_directory(p, &c->pool);
@@ -139,4 +158,5 @@ void metrics_write_pool(struct page *p, const struct cache_stats *c)
     write_pulls(p, &c->pool, &c->tier[CACHE_REMOTE]);
     write_queries(p, c);
     write_lending(p, &c->pool);
+    write_balance(p, &c->pool);
 }

@@ -155,6 +155,24 @@ def a_long_prefix_is_queried_at_three_lenders() -> None:
         nothing_is_lent(asker, *lenders)
 
 
+def what_others_query_often_is_copied_to_them() -> None:
+    with Pool(MODEL) as pool:
+        a, b, c = (pool.start(i, *OPTIONS) for i in range(3))
+        pool.wait()
+        pool.compute(a, range(1))
+        end = time.monotonic() + WAIT_SECONDS
+        while not a.metrics()['tarn:pool_copies_total{result="copied"}']:
+            assert time.monotonic() < end, a.metrics()
+            for s in (b, c):
+                check(s, prompt_of(0), 40)
+        tiers: list[dict[str, int]] = []
+        wait_until(lambda: tiers.extend(check(s, prompt_of(0)) for s in (b, c)) or  # type: ignore
+                   any(t["device"] >= N_REMOTE for t in tiers), lambda: tiers)
+        assert a.metric("tarn:pool_accessed_tokens_total") > 8 * N_REMOTE
+        check(a, prompt_of(0))
+        nothing_is_lent(a, b, c)
+
+
 def a_lender_of_three_killed_in_mid_answer_changes_no_token() -> None:
     with Pool(MODEL) as pool:
         lenders, proxies, asker = three_lenders(pool, proxied=True)
@@ -352,7 +370,7 @@ def random_faults_change_no_token() -> None:
 SHORT = [queries_give_the_tokens_of_one_instance, a_local_prefix_comes_before_the_remote_part,
          a_peer_killed_in_mid_answer_changes_no_token]
 LONG = [an_instance_that_leaves_hands_its_own_kv_to_the_lender,
-        a_long_prefix_is_queried_at_three_lenders,
+        a_long_prefix_is_queried_at_three_lenders, what_others_query_often_is_copied_to_them,
         a_lender_of_three_killed_in_mid_answer_changes_no_token,
         instances_query_each_other_in_mixed_batches, preempted_sequences_query_again,
         cancelled_requests_give_their_leases_back, a_peer_stopped_in_mid_answer_changes_no_token,

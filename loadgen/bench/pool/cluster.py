@@ -138,6 +138,7 @@ class Cluster:
             "pulled_bytes": pulled,
             "pulled_bytes_per_remote_token": ratio(pulled, sum(tokens["remote"])),
             "computed_cv": variation(tokens["computed"]),
+            "access_cv": variation(of("tarn:pool_accessed_tokens_total")),
             "requests_cv": variation(of("vllm:prompt_tokens_total")),
             "pool": pool_figures(samples),
             "router": json.loads(self.router.get("/router"))}

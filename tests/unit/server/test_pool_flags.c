@@ -23,7 +23,8 @@ static struct config pool_config(const char *host, uint64_t port)
                            .pool_lookup_ms = 7,
                            .pool_pull_ms = 8,
                            .pool_query = TEXT("never"),
-                           .pool_query_ms = 9};
+                           .pool_query_ms = 9,
+                           .pool_balance = true};
 }
 
 static void the_engine_gets_the_options(void **state)
@@ -43,6 +44,7 @@ static void the_engine_gets_the_options(void **state)
     assert_ptr_equal(e.pool_secret, c.pool_member);
     assert_true(e.pool_lookup_ms == 7 && e.pool_pull_ms == 8 && e.pool_query_ms == 9);
     assert_string_equal(e.pool_query, "never");
+    assert_true(e.pool_balance);
     c.pool = TEXT("");
     e = (struct engine_config){0};
     pool_flags_apply(&e, &c);

@@ -83,6 +83,8 @@ struct pool {
     struct fake_lease leases[POOL_LEASES_MAX];
     struct pool_news news[8];
     uint32_t n_news;
+    struct pool_copy copies[8]; /* what it wants to be offered */
+    uint32_t n_copies;
     struct fake_offer offers[FAKE_N_OFFERS]; /* for this fake */
     uint32_t n_offered, n_offers_over;
     bool leaves;
@@ -423,6 +425,14 @@ bool pool_next_news(struct pool *p, struct pool_news *out)
 }
 
 /* --- leave --- */
+
+bool pool_next_copy(struct pool *p, struct pool_copy *out)
+{
+    if (p->n_copies == 0)
+        return false;
+    *out = p->copies[--p->n_copies];
+    return true;
+}
 
 void pool_leave(struct pool *p)
 {

@@ -150,6 +150,7 @@ static void a_record_is_read_as_it_was_written(void **state)
                                    .n_free_blocks = 1,
                                    .n_waiting = 2,
                                    .n_running = 3,
+                                   .load = 4,
                                    .is_leaving = true,
                                    .version = "0.1.0"};
     struct directory_instance b;
