@@ -1,10 +1,11 @@
 """decode.py - answers whose prefix lies on another instance: the prefix is read, or gets queries,
 beside an instance that has the prefix itself.
 
-Three instances form a pool. One computes a prefix; then a question behind it is answered by this
-instance from its own memory, or by another one that reads the KV (--pool-query never), or by the
-third one, which sends queries (--pool-query always). Every answer has a prefix of its own, and the
-order of the three changes from round to round.
+Instances form a pool. One computes a prefix; then a question behind it is answered by this instance
+from its own memory, by another one that reads the KV (--pool-query never), by one that sends queries
+(--pool-query always), or by one that sends them to three instances, which all hold the prefix. Every
+answer has a prefix of its own, and the order of the ways changes from round to round. No copies are
+made to balance load (--no-pool-balance).
 """
 from __future__ import annotations
 
@@ -23,10 +24,14 @@ SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8,
          "max_position_embeddings": 8192}
 PREFIXES, QUICK_PREFIXES = (1024, 4096), (256,)
 QUESTION, OUTPUT, ROUNDS = 24, 48, 5
-WAYS = {"local": "auto", "read": "never", "queries": "always"}  # the value of --pool-query
+# The value of --pool-query.
+WAYS = {"local": "auto", "read": "never", "queries": "always", "three": "always"}
+HOLDERS = ("holder-2", "holder-3")  # of the prefixes of "three", beside "local"
+SEGMENT = 256
 FIRST_ID, N_IDS = 300, 1000
 # Only a fault may meet a deadline.
-PATIENT = ["--pool-lookup-ms", 10000, "--pool-pull-ms", 20000, "--pool-query-ms", 5000]
+PATIENT = ["--pool-lookup-ms", 10000, "--pool-pull-ms", 20000, "--pool-query-ms", 5000,
+           "--no-pool-balance"]
 
 
 def ids(seed: int, n: int) -> list[int]:
@@ -34,12 +39,12 @@ def ids(seed: int, n: int) -> list[int]:
     return [FIRST_ID + (i * 7 + seed * 131 + i // N_IDS) % N_IDS for i in range(n)]
 
 
-def ask(server: common.Server, prompt: list[int], n_out: int) -> dict:
+def ask(server: common.Server, prompt: list[int], n_out: int, **more: object) -> dict:
     """Seconds to the first token, and from token to token behind it; the text."""
     url = urllib.parse.urlsplit(server.url)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=300)
     body = {"prompt": prompt, "max_tokens": n_out, "temperature": 0, "ignore_eos": True,
-            "stream": True, "stream_options": {"include_usage": True}}
+            "stream": True, "stream_options": {"include_usage": True}, **more}
     began = time.monotonic()
     connection.request("POST", "/v1/completions", json.dumps(body),
                        {"Content-Type": "application/json"})
@@ -66,8 +71,19 @@ def start(stack: contextlib.ExitStack, model: Path, folder: Path, way: str,
     command = [common.program("tarn-server"), "--model", str(model), "--load-format", "dummy",
                "--port", "0", "--threads", "1", "--log-level", "warn", "--documents-path", "none",
                "--kv-device-bytes", "512M", "--cache-dir", str(folder / way), "--pool-query",
-               WAYS[way], *map(str, [*PATIENT, *flags])]
+               WAYS.get(way, "auto"), *map(str, [*PATIENT, *flags])]
     return stack.enter_context(common.Server(command))
+
+
+def hold(server: common.Server, prefix: list[int]) -> None:
+    """Have the instance read the prefix, hold it, and tell the directory."""
+    before = server.metrics()["tarn:pool_segments"]
+    ask(server, prefix + ids(1, QUESTION), 2, cache_ttl=60)
+    end = time.monotonic() + 60
+    while server.metrics()["tarn:pool_segments"] < before + len(prefix) // SEGMENT:
+        if time.monotonic() > end:
+            raise SystemExit("a prefix that is held is not announced")
+        time.sleep(0.05)
 
 
 def measure_prefix(servers: dict[str, common.Server], n_prefix: int, rounds: int) -> dict:
@@ -76,9 +92,11 @@ def measure_prefix(servers: dict[str, common.Server], n_prefix: int, rounds: int
     for i in range(rounds):
         order = list(WAYS)[i % len(WAYS):] + list(WAYS)[:i % len(WAYS)]
         for k, way in enumerate(order):
-            seed = n_prefix + 3 * i + k + 1  # of a prefix that only the first instance has
+            seed = n_prefix + len(WAYS) * i + k + 1  # of a prefix that only the first instance has
             prefix, question = ids(seed, n_prefix), ids(seed + 7919, QUESTION)
             ask(servers["local"], prefix + ids(seed + 104729, QUESTION), 2)
+            for holder in HOLDERS if way == "three" else ():
+                hold(servers[holder], prefix)
             answers[way].append(ask(servers[way], prefix + question, OUTPUT))
             if answers[way][-1]["text"] != ask(servers["local"], prefix + question, OUTPUT)["text"]:
                 raise SystemExit(f"the answer by {way} differs")
@@ -99,7 +117,7 @@ def measure(model: Path, folder: Path, quick: bool) -> dict:
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         flags = stack.enter_context(pool_flags(folder, []))
-        servers = {way: start(stack, model, folder, way, flags) for way in WAYS}
+        servers = {way: start(stack, model, folder, way, flags) for way in (*WAYS, *HOLDERS)}
         wait_for_pool(list(servers.values()), len(servers))
         for n in QUICK_PREFIXES if quick else PREFIXES:
             common.progress(f"decode: a prefix of {n} tokens")
