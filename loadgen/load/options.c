@@ -292,6 +292,8 @@ static const struct option_row rows[] = {
            "pool: period of background copies; 0: none"),
     NUMBER(NULL, "balance-share", balance_share, 0, 1, "0.05", "SHARE",
            "pool: of the links' rate, for background copies"),
+    BOOL(NULL, "elastic", elastic, "false",
+         "pool: idle instances compute parts of others' prompts"),
     NUMBER(NULL, "fail-at", fail_at_s, 0, 1e9, "0", "S", "instance 0 dies; 0: never"),
     NUMBER(NULL, "join-at", join_at_s, 0, 1e9, "0", "S", "instance 0 comes back, empty"),
     BOOL(NULL, "token-times", token_times, "true",

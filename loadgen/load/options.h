@@ -83,7 +83,7 @@ struct options {
     double search_ms, search_final;
     uint64_t n_search_stages;
     char *instance_model, *pool_query;
-    bool pool;
+    bool pool, elastic;
     uint64_t hash_tokens, link_bytes, query_bytes, query_layers;
     double hash_factor, link_us, pool_lookup_ms, directory_ms, directory_us, balance_ms,
         balance_share;

@@ -49,6 +49,8 @@ static void put_light(struct put *p, const struct sim_result *r)
     put_count(p, "pool_copies", r->n_copies);
     put_count(p, "pool_moves", r->n_moves);
     put_count(p, "pool_copied_tokens", r->copied_tokens);
+    put_count(p, "group_steps", r->n_group_steps);
+    put_real(p, "helped_s", seconds(r->helped_ns));
     put_count(p, "directory_lookups", r->n_lookups);
     put_count(p, "directory_refused", r->n_lookups_refused);
     put_count(p, "directory_commands", r->n_directory_commands);

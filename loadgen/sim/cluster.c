@@ -259,6 +259,8 @@ static void fail_first(struct cluster *c, uint64_t now_ns)
         return;
     link_init(&moved);
     node->is_alive = false;
+    node->helps = 0; /* the step goes on without it */
+    cluster_end_group(c, 0, 0);
     agenda_remove(&c->agenda, &node->light.item);
     c->n_segments -= node->light.shelf.n_nodes;
     node->light.shelf.changed = NULL;
@@ -353,8 +355,11 @@ static void run_item(struct cluster *c, struct agenda_item *item, uint64_t now_n
     uint32_t n = c->config.n_instances;
 
     if (item->number < n) {
-        light_end_step(&c->nodes[item->number].light, now_ns);
-        cluster_wake(c, (uint32_t)item->number);
+        struct light *l = &c->nodes[item->number].light;
+        if (l->group.n > 1)
+            cluster_end_group(c, l->index, l->ends_ns - l->began_ns);
+        light_end_step(l, now_ns);
+        cluster_wake(c, l->index);
     } else if (item->number == n + ITEM_FAIL) {
         fail_first(c, now_ns);
     } else if (item->number == n + ITEM_JOIN) {
@@ -380,12 +385,16 @@ void cluster_end_steps(struct cluster *c, uint64_t now_ns)
 void cluster_begin_steps(struct cluster *c, uint64_t now_ns)
 {
     c->now_ns = now_ns;
+    if (c->config.is_elastic && c->n_awake > 0)
+        cluster_plan_groups(c, now_ns);
     while (c->n_awake > 0) {
         struct node *node = &c->nodes[c->awake[--c->n_awake]];
         node->is_awake = false;
-        if (!node->is_alive || node->light.ends_ns != CLUSTER_NEVER)
+        if (!node->is_alive || node->helps || node->light.ends_ns != CLUSTER_NEVER)
             continue;
         light_begin_step(&node->light, now_ns);
+        if (node->light.group.n > 1 && node->light.ends_ns == CLUSTER_NEVER)
+            cluster_end_group(c, node->light.index, 0);
         if (node->light.ends_ns != CLUSTER_NEVER &&
             agenda_add(&c->agenda, &node->light.item, node->light.ends_ns) != OK)
             c->result.n_directory_lost++;
@@ -468,6 +477,9 @@ void cluster_count(struct cluster *c, struct sim_result *r, uint64_t now_ns)
     r->copied_tokens = c->result.copied_tokens;
     r->n_moves = c->result.n_moves;
     r->n_moved_jobs = c->result.n_moved_jobs;
+    r->n_group_steps = c->result.n_group_steps;
+    r->helped_ns = c->result.helped_ns;
+    r->busy_ns += c->result.helped_ns;
     r->n_directory_lost = c->result.n_directory_lost;
     r->read_bytes = r->read_tokens * c->config.bytes_per_token;
 }

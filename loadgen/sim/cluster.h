@@ -13,6 +13,10 @@
  *   balance   every balance_ns: copies for heavy pieces (heavy.h, place.h), which also refills
  *             holes after a loss, then moves from the fullest to the emptiest instance
  *             (rebalance.h); both within a share of the links' rate.
+ *   elastic   instances that have nothing to do compute a part of others' steps, as long as these
+ *             have prompts only (elastic.h); matching.h chooses who helps whom. A step of a group
+ *             of k takes what the k-th part of its tokens takes, and the time in which queries of
+ *             the prompt's rows pass to the members that do not hold its prefix.
  *   failure   instance 0 dies and comes back empty. Its requests are routed again from the
  *             beginning. The directory names it until its record expires; asking it costs
  *             lookup_ns.
@@ -41,8 +45,9 @@ struct cluster_config {
     enum cluster_query query;
     uint64_t query_bytes; /* of a row's queries and of its tiles of one segment, all layers */
     uint32_t n_layers;
-    uint64_t balance_ns;       /* 0: no background copies */
-    double balance_share;      /* of the links' rate */
+    uint64_t balance_ns;  /* 0: no background copies */
+    double balance_share; /* of the links' rate */
+    bool is_elastic;
     uint64_t fail_ns, join_ns; /* instance 0; 0: never */
     /* Where a job goes whose instance died. */
     uint32_t (*route)(void *arg, struct job *j, uint64_t now_ns);

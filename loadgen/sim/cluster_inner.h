@@ -31,6 +31,7 @@ struct node {
     struct cluster *cluster; /* first: arg of the shelf's callback */
     struct light light;
     bool is_alive, is_awake;
+    uint32_t helps; /* 1 + the instance whose step it computes a part of; 0: none */
     uint32_t life;
     uint64_t tx_free_ns, rx_free_ns;
     double load;                        /* tokens served, a decayed sum */
@@ -47,6 +48,7 @@ struct cluster {
     struct agenda_item tick, fail, join;
     uint32_t *awake; /* [n_awake] nodes that may begin a step */
     uint32_t n_awake, n_alive;
+    uint32_t next_helper; /* the first one that is looked at */
     struct link transfers;
     uint64_t n_transfers;
     uint64_t now_ns, tick_ns, window_ns;
@@ -79,6 +81,13 @@ void cluster_release(void *pool, struct seat *s);
 double cluster_query_s(void *pool, const struct seat *s, uint32_t n_rows);
 void cluster_used(void *pool, uint32_t at, struct seat *s, uint32_t n_pieces);
 void cluster_end_read(struct cluster *c, struct transfer *t);
+
+/* cluster_elastic.c */
+/* Before steps begin: form groups for the awake instances whose next step has prompts only. */
+void cluster_plan_groups(struct cluster *c, uint64_t now_ns);
+/* The step of a group's first instance is over, after busy_ns, or never began (0): the others are
+ * free. */
+void cluster_end_group(struct cluster *c, uint32_t at, uint64_t busy_ns);
 
 /* cluster_balance.c */
 void cluster_balance(struct cluster *c);

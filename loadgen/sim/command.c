@@ -113,6 +113,7 @@ static void fill_cluster(struct fleet_config *f, const struct options *o)
         .n_layers = (uint32_t)o->query_layers,
         .balance_ns = ns_of(o->balance_ms),
         .balance_share = o->balance_share,
+        .is_elastic = o->elastic,
         .fail_ns = o->fail_at_s > 0 ? SIM_START_NS + ns_of(1e3 * o->fail_at_s) : 0,
         .join_ns = o->join_at_s > 0 ? SIM_START_NS + ns_of(1e3 * o->join_at_s) : 0,
     };
@@ -125,6 +126,8 @@ static enum status check_light(const struct options *o, struct buf *why)
 
     if (!is_light && (o->pool || o->fail_at_s > 0))
         return buf_why(why, ERR_INVALID, "--pool, --fail-at: need --instance-model light");
+    if (o->elastic && !o->pool)
+        return buf_why(why, ERR_INVALID, "--elastic: needs --pool");
     if (is_light && (o->search_ms > 0 || o->background_documents > 0 || o->estimates))
         return buf_why(
             why, ERR_INVALID,

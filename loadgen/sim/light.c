@@ -385,13 +385,31 @@ static double query_seconds(struct light *l)
     return longest;
 }
 
+/* Seconds of a step of chunks of which a group of instances computes equal parts. */
+static double group_seconds(const struct light *l)
+{
+    const struct light_group *g = &l->group;
+    struct cost_step part = {0};
+    uint32_t n_rows = 0;
+
+    for (uint32_t i = 0; i < l->n_chunks; i++) {
+        uint32_t n = l->chunks[i].n, n_own = (n + g->n - 1) / g->n;
+        /* A part sees, in the mean, half of what the others compute. */
+        cost_step_add(&part, l->config.cost, l->chunks[i].seat->n_done + (n - n_own) / 2, n_own);
+        n_rows += n;
+    }
+    return cost_model_step_seconds(l->config.cost, &part) + g->step_s + n_rows * g->row_s;
+}
+
 /* Choose the chunks of the step; returns its seconds. */
 static double plan(struct light *l)
 {
     const struct light_config *c = &l->config;
+    uint32_t n_group = l->group.n > 1 && l->decoding.n == 0 ? l->group.n : 1;
+    uint64_t n_max = (uint64_t)c->n_tokens_max * n_group;
     int64_t sum = l->context + (int64_t)l->decoding.n * (int64_t)l->n_steps;
     struct cost_step step = {.n_decodes = l->decoding.n, .n_decode_cached = (uint64_t)sum};
-    uint32_t left = c->n_tokens_max > l->decoding.n ? c->n_tokens_max - l->decoding.n : 0;
+    uint32_t left = n_max > l->decoding.n ? (uint32_t)(n_max - l->decoding.n) : 0;
 
     l->n_chunks = 0;
     for (struct link *at = l->filling.next; at != &l->filling && left > 0; at = at->next) {
@@ -399,7 +417,7 @@ static double plan(struct light *l)
         uint32_t n = s->n_known - s->n_done;
         n = n < left ? n : left;
         if (c->step_s_max > 0) {
-            uint32_t n_fit = cost_model_fit(c->cost, &step, s->n_done, n, c->step_s_max);
+            uint32_t n_fit = cost_model_fit(c->cost, &step, s->n_done, n, c->step_s_max * n_group);
             n = n_fit > 0 ? n_fit : l->n_chunks == 0 && l->decoding.n == 0 ? 1 : 0;
         }
         if (n == 0)
@@ -410,15 +428,34 @@ static double plan(struct light *l)
     }
     double waited = query_seconds(l), debt = l->debt_s;
     l->debt_s = 0;
-    return cost_model_step_seconds(c->cost, &step) + waited + debt;
+    return (n_group > 1 ? group_seconds(l) : cost_model_step_seconds(c->cost, &step)) + waited +
+           debt;
+}
+
+void light_admit(struct light *l, uint64_t now_ns)
+{
+    drop_cancelled(l, now_ns);
+    admit_waiting(l, now_ns);
+}
+
+uint32_t light_prompts(const struct light *l, uint32_t *n_cached, const struct pieces **first)
+{
+    uint32_t n = 0;
+
+    for (struct link *at = l->filling.prev; at != &l->filling; at = at->prev) {
+        const struct seat *s = LINK_ITEM(at, seat, fill);
+        n += s->n_known - s->n_done;
+        *n_cached = s->n_done;
+        *first = &s->job->pieces;
+    }
+    return l->decoding.n == 0 ? n : 0;
 }
 
 void light_begin_step(struct light *l, uint64_t now_ns)
 {
     if (l->ends_ns != NEVER)
         return;
-    drop_cancelled(l, now_ns);
-    admit_waiting(l, now_ns);
+    light_admit(l, now_ns);
     if (l->n_running == 0)
         return;
     reserve_decoding(l);

@@ -72,6 +72,12 @@ struct light_config {
     void *owner;
 };
 
+/* A step of prompts that several instances compute together. */
+struct light_group {
+    uint32_t n;           /* 0: the instance alone */
+    double row_s, step_s; /* added for each row, and for the step */
+};
+
 struct light {
     struct light_config config;
     uint32_t index;
@@ -88,6 +94,7 @@ struct light {
     uint32_t n_chunks;
     struct agenda_item item;    /* of the owner: the end of the step */
     uint64_t ends_ns, began_ns; /* of the step under way; UINT64_MAX: none */
+    struct light_group group;   /* of the next step, or of the one under way */
     double debt_s;              /* time of queries of others, to be added to the next step */
     struct sim_result result;
 };
@@ -98,6 +105,11 @@ void light_fini(struct light *l);
 /* Add a job; a refused job gets its on_end() at once. */
 void light_submit(struct light *l, struct job *j, uint64_t now_ns);
 void light_cancel(struct light *l, struct job *j);
+/* Admit waiting requests while none is under way: what light_begin_step() does first. */
+void light_admit(struct light *l, uint64_t now_ns);
+/* Tokens that prompts inside still need; 0: none, or a request decodes. *n_cached, *first: of the
+ * first of them. */
+uint32_t light_prompts(const struct light *l, uint32_t *n_cached, const struct pieces **first);
 /* Begin a step if none is under way and there is something to do; sets ends_ns. */
 void light_begin_step(struct light *l, uint64_t now_ns);
 void light_end_step(struct light *l, uint64_t now_ns);

@@ -47,6 +47,7 @@ struct sim_result {
     uint64_t n_reads, read_tokens, read_bytes, n_stale;
     uint64_t n_queries, query_bytes;           /* requests that sent queries */
     uint64_t n_copies, n_moves, copied_tokens; /* in the background */
+    uint64_t n_group_steps, helped_ns;         /* steps in which others helped, and their time */
     uint64_t n_lookups, n_lookups_refused, n_directory_commands, n_directory_entries;
     double directory_busy_share, link_busy_share;
     uint64_t link_busy_ns, n_directory_lost, n_moved_jobs;

@@ -498,7 +498,7 @@ static void heavy_prefixes_get_copies(void **state)
  * are answered, and cluster_count() finds all counts right. */
 static void random_clusters_answer_everything(void **state)
 {
-    uint64_t n_preempted = 0, n_reads = 0, n_queries = 0, n_moved = 0;
+    uint64_t n_preempted = 0, n_reads = 0, n_queries = 0, n_moved = 0, n_groups = 0;
 
     (void)state;
     for (int round = 0; round < 40; round++) {
@@ -515,6 +515,7 @@ static void random_clusters_answer_everything(void **state)
         c->query_bytes = 1u << (6 + draw(16));
         c->link_bytes_per_s = draw(2) ? 50e9 : 8e9;
         c->balance_ns = draw(2) * 50 * MS;
+        c->is_elastic = c->is_pool && draw(2);
         c->fail_ns = draw(2) ? SIM_START_NS + draw(8000) * MS : 0;
         c->join_ns = c->fail_ns && draw(2) ? c->fail_ns + (1 + draw(4000)) * MS : 0;
         simulate(&m, &w);
@@ -524,9 +525,72 @@ static void random_clusters_answer_everything(void **state)
         n_reads += m.result.n_reads;
         n_queries += m.result.n_queries;
         n_moved += m.result.n_moved_jobs;
+        n_groups += m.result.n_group_steps;
         fini(&m);
     }
-    assert_true(n_preempted > 0 && n_reads > 0 && n_queries > 0 && n_moved > 0);
+    assert_true(n_preempted > 0 && n_reads > 0 && n_queries > 0 && n_moved > 0 && n_groups > 0);
+}
+
+/* --- elastic prompts --- */
+
+static struct workload_config long_prompts(double rate)
+{
+    struct workload_config w = prefixes(1000, rate);
+
+    w.prefix_len = (struct dist){.form = {{DIST_CONSTANT, 8000, 8000}}};
+    w.output = (struct dist){.form = {{DIST_CONSTANT, 1, 1}}};
+    return w;
+}
+
+static struct sim_config elastic_sim(uint32_t n_instances, bool is_elastic)
+{
+    struct sim_config c = usual_sim(n_instances, ROUTE_ROUND_ROBIN, true);
+
+    c.count = 40;
+    c.fleet.cluster.is_elastic = is_elastic;
+    return c;
+}
+
+static void idle_instances_shorten_a_long_prompt(void **state)
+{
+    struct workload_config w = long_prompts(0.05);
+
+    (void)state;
+    double alone = run(elastic_sim(4, false), &w).ttft_s,
+           four = run(elastic_sim(4, true), &w).ttft_s;
+    assert_true(four < alone / 2 && four > alone / 4);
+}
+
+static void slow_links_form_no_groups(void **state)
+{
+    struct workload_config w = long_prompts(0.05);
+    struct made m = {.config = elastic_sim(4, true)};
+
+    (void)state;
+    m.config.fleet.cluster.link_bytes_per_s = 1e6;
+    simulate(&m, &w);
+    assert_int_equal(m.result.n_group_steps, 0);
+    fini(&m);
+}
+
+static void one_instance_is_as_fast_as_without_groups(void **state)
+{
+    struct workload_config w = long_prompts(1);
+
+    (void)state;
+    assert_true(run(elastic_sim(1, false), &w).ttft_s == run(elastic_sim(1, true), &w).ttft_s);
+}
+
+static void helpers_take_part_in_the_busy_time(void **state)
+{
+    struct workload_config w = long_prompts(0.05);
+    struct made m = {.config = elastic_sim(4, true)};
+
+    (void)state;
+    simulate(&m, &w);
+    assert_true(m.result.n_group_steps > 0 && m.result.n_group_steps <= m.result.n_steps);
+    assert_true(m.result.helped_ns > m.result.busy_ns / 2 && m.result.helped_ns < m.result.busy_ns);
+    fini(&m);
 }
 
 /* --- beside the real scheduler and cache --- */
@@ -582,6 +646,10 @@ int main(void)
         cmocka_unit_test(the_requests_of_a_dead_instance_are_served_by_others),
         cmocka_unit_test(heavy_prefixes_get_copies),
         cmocka_unit_test(random_clusters_answer_everything),
+        cmocka_unit_test(idle_instances_shorten_a_long_prompt),
+        cmocka_unit_test(slow_links_form_no_groups),
+        cmocka_unit_test(one_instance_is_as_fast_as_without_groups),
+        cmocka_unit_test(helpers_take_part_in_the_busy_time),
         cmocka_unit_test(the_light_model_is_near_the_real_one),
     };
 
