@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[3]
-PARTS = ("validate", "ladder-8", "ladder-4", "traces", "scale", "failure")
+PARTS = ("validate", "ladder-8", "ladder-4", "traces", "scale", "failure", "elastic")
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ SATURATED = 48                                      # requests inside per instan
 
 
 def trace_of(runs: Runs, data: Path, name: str, instances: int, path: Path,
-             share: float = 1) -> tuple[int, int]:
+             share: float = 1, load: float = 1) -> tuple[int, int]:
     """Rows in proportion to the instances. Returns their number and the tokens of a block."""
     if name == "mooncake":
         rows = mooncake_rows(data, 60 if runs.quick else 600 * share)
@@ -329,7 +329,7 @@ def trace_of(runs: Runs, data: Path, name: str, instances: int, path: Path,
         rows, shared = ragpulse_rows(data, 200 if runs.quick else int(1600 * share))
         block = RAG_BLOCK
     copies = max(1, round(instances / 8))
-    return repeated(rows, copies, path, PER_INSTANCE[name] * instances, shared,
+    return repeated(rows, copies, path, load * PER_INSTANCE[name] * instances, shared,
                     name == "ragpulse"), block
 
 
@@ -396,6 +396,21 @@ def run_failure(runs: Runs, data: Path) -> dict:
                                     block, "--instance-model", "light", *POLICIES[policy], *extra)
                      for kind, extra in (("none", []), ("one", when))}
             for policy in ("random", "random, pool")}
+
+
+def run_elastic(runs: Runs, data: Path) -> dict:
+    """Idle instances compute parts of others' prompts, at three shares of the usual load."""
+    out: dict = {}
+    for name in TRACES:
+        for n in (4, 16):
+            for load in (0.25, 0.5, 1.0):
+                trace = runs.folder / "elastic.jsonl"
+                _, block = trace_of(runs, data, name, n, trace, load=load)
+                out[f"{name} {n} at {load}"] = {way: runs.run(
+                    f"elastic {name} {n} {load} {way}", QWEN, n, trace, "--trace-block", block,
+                    "--instance-model", "light", *POLICIES["random, pool"], *options)
+                    for way, options in (("alone", []), ("elastic", ["--elastic"]))}
+    return out
 
 
 def print_rows(title: str, rows: list[tuple[str, dict]]) -> None:
