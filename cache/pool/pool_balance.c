@@ -3,12 +3,13 @@
  * An access is one token of KV that is sent to a peer, or that attention reads in one step, for a
  * sequence of this instance or for a query, in all layers: so accesses count bytes read. The load
  * of an instance decays by half in HALF_LIFE_S. Each instance's load is in its record, so all know
- * the load of the pool. Accesses of others are also counted per segment (heavy.h). In each round
+ * the load of the pool. Accesses of others are also counted per segment (heavy.h). While the loads
+ * are uneven, holders are drawn by load (pool_lookup.c), and in each round
  * the paths of recent leases that end with a heavy segment are looked up in the directory, and the
  * engine is asked to offer those with too few holders to lightly loaded instances (place.h), within
- * a share of the link. Copies that were lost are made again by the same rule. Where the loads are
- * uneven all the same, the fullest instance moves lighter paths away (rebalance.h): it offers the
- * path, and its own copy is evicted first. */
+ * a share of the link. Copies that were lost are made again by the same rule. Without heavy
+ * segments, the fullest instance moves lighter paths away (rebalance.h): it offers the path, and
+ * its own copy is evicted first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,11 @@ static void decay(struct pool *p)
     double per_s = LINK_SHARE * (p->bytes_per_s.n > 0 ? p->bytes_per_s.value : RATE_FIRST);
     b->budget += per_s * s;
     b->budget = b->budget < per_s * BUDGET_S ? b->budget : per_s * BUDGET_S;
+}
+
+bool pool_balance_is_due(const struct pool *p)
+{
+    return p->config.balances && p->live.load_cv >= REBALANCE_CV_STOP;
 }
 
 /* --- draws --- */
@@ -288,7 +294,7 @@ void pool_balance_timers(struct pool *p)
     b->round_ns = p->now_ns + (ttl_ms ? ttl_ms : INSTANCE_TTL_MS) * POOL_MS / 3;
     decay(p);
     set_others(p, list_instances(p));
-    if (p->config.balances && !p->info.is_leaving && b->budget >= 0 && spsc_is_empty(p->copies) &&
-        !pool_offer_balances(p))
+    if (pool_balance_is_due(p) && !p->info.is_leaving && b->budget >= 0 &&
+        spsc_is_empty(p->copies) && !pool_offer_balances(p))
         begin_round(p);
 }

@@ -608,6 +608,8 @@ void pool_balance_close(struct pool *p);
 void pool_balance_count(struct pool *p, const struct kv_key *block, double n_accesses);
 /* Count accesses by this instance itself. */
 void pool_balance_count_own(struct pool *p, double n_accesses);
+/* The loads of the instances are so uneven that something is to be done. */
+bool pool_balance_is_due(const struct pool *p);
 /* Draw one of two numbers with these loads: the less loaded one more often. */
 bool pool_balance_draws_second(struct pool *p, double first, double second);
 uint32_t pool_balance_draw(struct pool *p, uint32_t n); /* below n */

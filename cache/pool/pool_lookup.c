@@ -146,19 +146,16 @@ static uint32_t list_best(struct pool *p, const struct pool_ticket *t,
     return n;
 }
 
-/* The entry with the shortest delay. Where loads are known, one of two that are drawn, so that
+/* The entry with the shortest delay. Where loads are uneven, one of two that are drawn, so that
  * readers do not all run to one holder between two heartbeats. */
 static uint32_t pick(struct pool *p, const struct choice *best, uint32_t n)
 {
     uint32_t nearest = 0, a, b;
-    double sum = 0;
 
-    for (uint32_t i = 0; i < n; i++) {
-        sum += best[i].peer->info.load;
+    for (uint32_t i = 0; i < n; i++)
         if (delay_of(best[i].peer) < delay_of(best[nearest].peer))
             nearest = i;
-    }
-    if (!p->config.balances || n < 2 || sum == 0)
+    if (n < 2 || !pool_balance_is_due(p))
         return nearest;
     a = pool_balance_draw(p, n);
     b = (a + 1 + pool_balance_draw(p, n - 1)) % n;

@@ -184,7 +184,7 @@ static void readers_go_to_the_holder_with_less_load(void **state)
         open_sides(3, 2);
         struct side *reader = &world.sides[2], *loaded = &world.sides[full];
         use_own(loaded, 1e9);
-        WAIT_FOR(seen(reader, loaded).load > 0);
+        WAIT_FOR(seen(reader, loaded).load > 0 && stats_of(reader).load_cv > 0.5);
         for (uint32_t i = 0; i < 20; i++)
             pool_forget(reader->pool, find(reader));
         assert_int_equal(loaded->n_asks, 0);
