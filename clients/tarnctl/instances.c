@@ -18,6 +18,7 @@ static void add_instance(struct table *t, const struct json *i)
     table_count(t, blocks, "free");
     table_count(t, i, "running");
     table_count(t, i, "waiting");
+    table_count(t, i, "load");
     table_cell(t, "%s", table_text_of(i, "version"));
 }
 
@@ -48,7 +49,7 @@ static void print_documents(FILE *f, const struct json *list)
 static enum status print_list(FILE *f, const struct json *root)
 {
     static const char *const names[] = {"name", "state",   "address", "http",   "KV blocks",
-                                        "free", "running", "waiting", "version"};
+                                        "free", "running", "waiting", "load",   "version"};
     const struct json *list = js_get(root, "data");
     struct table *t;
 

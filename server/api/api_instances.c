@@ -44,8 +44,8 @@ static void write_instance(struct writer *w, const struct directory_instance *i,
     write_text(w, "http", i->http);
     write_format(w,
                  ",\"kv_blocks\":{\"total\":%u,\"free\":%u},\"running\":%u,\"waiting\":%u,"
-                 "\"fingerprint\":\"%s\"",
-                 i->n_blocks, i->n_free_blocks, i->n_running, i->n_waiting, fingerprint);
+                 "\"load\":%u,\"fingerprint\":\"%s\"",
+                 i->n_blocks, i->n_free_blocks, i->n_running, i->n_waiting, i->load, fingerprint);
     write_text(w, "version", i->version);
     write_text(w, "documents", i->documents);
     write_puts(w, "}");

@@ -28,14 +28,14 @@ static void every_instance_is_a_line(void **state)
         "{\"object\":\"list\",\"pool\":\"default\",\"data\":["
         "{\"id\":\"01\",\"name\":\"a\",\"self\":true,\"state\":\"ready\",\"address\":\"tcp://h:1\","
         "\"http\":\"http://h:8000\",\"kv_blocks\":{\"total\":100,\"free\":40},\"running\":3,"
-        "\"waiting\":2,\"version\":\"0.1.0\"},"
+        "\"waiting\":2,\"load\":7000,\"version\":\"0.1.0\"},"
         "{\"name\":\"b\\u001b[31m\",\"self\":false,\"state\":7,\"http\":null}]}",
         OK);
     assert_string_equal(
         text,
-        "name    state    address           http  KV blocks  free  running  waiting  version\n"
-        "a *     ready  tcp://h:1  http://h:8000        100    40        3        2  0.1.0\n"
-        "b?[31m      -          -              -          -     -        -        -  -\n");
+        "name    state    address           http  KV blocks  free  running  waiting  load  version\n"
+        "a *     ready  tcp://h:1  http://h:8000        100    40        3        2  7000  0.1.0\n"
+        "b?[31m      -          -              -          -     -        -        -     -  -\n");
     free(text);
 }
 

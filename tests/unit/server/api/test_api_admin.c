@@ -353,6 +353,7 @@ static void the_instances_of_the_pool_are_listed(void **state)
     assert_int_equal(number(js_get(here, "kv_blocks"), "free"), 40);
     assert_int_equal(number(here, "running"), 3);
     assert_int_equal(number(here, "waiting"), 2);
+    assert_int_equal(number(here, "load"), 7000);
     assert_string_equal(text(here, "fingerprint"), "0100000000000000");
     assert_string_equal(text(here, "version"), "0.1.0");
     assert_string_equal(text(there, "name"), "there \"2\"");
