@@ -100,7 +100,9 @@ def measure_prefix(servers: dict[str, common.Server], n_prefix: int, rounds: int
             answers[way].append(ask(servers[way], prefix + question, OUTPUT))
             if answers[way][-1]["text"] != ask(servers["local"], prefix + question, OUTPUT)["text"]:
                 raise SystemExit(f"the answer by {way} differs")
-    out = {}
+    lenders = ("local", *HOLDERS)
+    out: dict = {"attended": {s: servers[s].metrics().get("tarn:pool_attended_total", 0)
+                              - before[s].get("tarn:pool_attended_total", 0) for s in lenders}}
     for way, all_of in answers.items():
         moved = [servers[way].metrics().get(name, 0) - before[way].get(name, 0)
                  for name in ("tarn:pool_pulled_bytes_total", "tarn:pool_query_bytes_total")]
@@ -131,7 +133,10 @@ def print_text(out: dict) -> None:
     print(f"{'prefix':>7} {'way':8} {'TTFT, ms':>9} {'ms/token':>9} {'cached':>7} "
           f"{'read, MB':>9} {'queries, MB':>12}")
     for n, ways in out["prefixes"].items():
-        for way, r in ways.items():
+        for way in WAYS:
+            r = ways[way]
             print(f"{n:>7} {way:8} {r['ttft_ms']:9.1f} {r['tpot_ms']:9.2f} "
                   f"{r['cached_tokens']:7} {r['pulled_bytes'] / 1e6:9.2f} "
                   f"{r['query_bytes'] / 1e6:12.2f}")
+        print(f"{n:>7} queries answered: " + ", ".join(
+            f"{name} {count:.0f}" for name, count in ways["attended"].items()))
