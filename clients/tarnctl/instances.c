@@ -48,8 +48,8 @@ static void print_documents(FILE *f, const struct json *list)
 
 static enum status print_list(FILE *f, const struct json *root)
 {
-    static const char *const names[] = {"name", "state",   "address", "http",   "KV blocks",
-                                        "free", "running", "waiting", "load",   "version"};
+    static const char *const names[] = {"name", "state",   "address", "http", "KV blocks",
+                                        "free", "running", "waiting", "load", "version"};
     const struct json *list = js_get(root, "data");
     struct table *t;
 

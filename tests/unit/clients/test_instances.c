@@ -33,7 +33,8 @@ static void every_instance_is_a_line(void **state)
         OK);
     assert_string_equal(
         text,
-        "name    state    address           http  KV blocks  free  running  waiting  load  version\n"
+        "name    state    address           http  KV blocks  free  running  waiting  load  "
+        "version\n"
         "a *     ready  tcp://h:1  http://h:8000        100    40        3        2  7000  0.1.0\n"
         "b?[31m      -          -              -          -     -        -        -     -  -\n");
     free(text);
