@@ -32,8 +32,8 @@ bool inventory_has(const struct inventory *v, const struct kv_key *key);
 uint32_t inventory_n_in_memory(const struct inventory *v, const struct kv_key *keys, uint32_t n);
 /* As inventory_has(), or that is about to be so, or not known because the cache is being listed. */
 bool inventory_may_have(const struct inventory *v, const struct kv_key *key);
-/* The name [DIRECTORY_SEGMENT_BYTES] of the segment of a block that lies here, and the number of its
- * blocks before this one. NULL: the block does not lie here. */
+/* The name [DIRECTORY_SEGMENT_BYTES] of the segment of a block that lies here, and the number of
+ * its blocks before this one. NULL: the block does not lie here. */
 const uint8_t *inventory_segment(const struct inventory *v, const struct kv_key *key,
                                  uint32_t *depth);
 /* Segments that are announced. */

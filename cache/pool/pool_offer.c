@@ -1,4 +1,5 @@
-/* pool_offer.c - paths that an instance hands over, because it leaves or to balance load: both sides.
+/* pool_offer.c - paths that an instance hands over, because it leaves or to balance load, on both
+ * sides.
  *
  * The offering side chooses a peer and sends the path; the peer asks for it like for any other path
  * and tells its engine; when the engine has forgotten the ticket, the peer's inventory says whether

@@ -1,11 +1,11 @@
 """decode.py - answers whose prefix lies on another instance: the prefix is read, or gets queries,
 beside an instance that has the prefix itself.
 
-Instances form a pool. One computes a prefix; then a question behind it is answered by this instance
-from its own memory, by another one that reads the KV (--pool-query never), by one that sends queries
-(--pool-query always), or by one that sends them to three instances, which all hold the prefix. Every
-answer has a prefix of its own, and the order of the ways changes from round to round. No copies are
-made to balance load (--no-pool-balance).
+Instances form a pool. One computes a prefix; then a question behind it is answered by this
+instance from its own memory, by another one that reads the KV (--pool-query never), by one that
+sends queries (--pool-query always), or by one that sends them to three instances, which all hold
+the prefix. Every answer has a prefix of its own, and the order of the ways changes from round to
+round. No copies are made to balance load (--no-pool-balance).
 """
 from __future__ import annotations
 

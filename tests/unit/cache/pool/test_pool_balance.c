@@ -138,19 +138,28 @@ static struct side *side_of(uint64_t id)
     return NULL;
 }
 
-/* Offer what is wanted; the receiver takes it. */
-static void hand_over(const struct pool_copy *copy)
+/* Offer what is wanted; returns the receiver, which has the offer. */
+static struct side *offer(const struct pool_copy *copy)
 {
-    static struct pool_meta meta[N_PATH];
+    struct pool_meta meta[N_PATH];
     struct side *a = &world.sides[0], *b = side_of(copy->to);
-    struct pool_offer offer = {
-        .keys = world.keys, .meta = meta, .n = N_PATH, .to = copy->to, .why = copy->why};
 
     for (uint32_t i = 0; i < N_PATH; i++)
         meta[i] = (struct pool_meta){.n_tokens = 32, .starts_segment = i % N_IN_SEGMENT == 0};
     assert_true(b && b != a);
-    assert_true(pool_offer(a->pool, &offer));
+    assert_true(pool_offer(
+        a->pool,
+        &(struct pool_offer){
+            .keys = world.keys, .meta = meta, .n = N_PATH, .to = copy->to, .why = copy->why}));
     WAIT_FOR(b->n_offers == 1);
+    return b;
+}
+
+/* The receiver takes what is offered. */
+static void hand_over(const struct pool_copy *copy)
+{
+    struct side *a = &world.sides[0], *b = offer(copy);
+
     read_blocks(b, b->offer.ticket, N_PATH);
     side_hold(b, N_PATH);
     pool_forget(b->pool, b->offer.ticket);
@@ -291,21 +300,12 @@ static void the_fullest_instance_moves_a_path_to_another_one(void **state)
 
 static void an_offer_that_the_receiver_refuses_is_no_copy(void **state)
 {
-    struct pool_meta meta[N_PATH];
-
     (void)state;
     open_sides(3, 1);
     give_room(3);
     struct side *a = &world.sides[0];
     struct pool_copy copy = read_until_wanted(N_PATH, 0);
-    struct side *b = side_of(copy.to);
-    for (uint32_t i = 0; i < N_PATH; i++)
-        meta[i] = (struct pool_meta){.n_tokens = 32, .starts_segment = i % N_IN_SEGMENT == 0};
-    assert_true(pool_offer(
-        a->pool,
-        &(struct pool_offer){
-            .keys = world.keys, .meta = meta, .n = N_PATH, .to = copy.to, .why = copy.why}));
-    WAIT_FOR(b->n_offers == 1);
+    struct side *b = offer(&copy);
     pool_forget(b->pool, b->offer.ticket);
     WAIT_FOR(pool_n_offers(a->pool) == 0);
     WAIT_FOR(stats_of(a).n_copies_offered == 1);
