@@ -139,6 +139,9 @@ static enum status open_device(struct engine *e, struct buf *why)
     enum status s = opening_choose("{device}", DEVICE_NAMES, c->device, &kind, why);
     d.kind = kinds[kind];
     if (s == OK)
+        s = opening_kv_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights_config.dtype, NULL, &d.kv,
+                             why);
+    if (s == OK)
         s = engine_read_draft(e, &d, why);
     if (s == OK)
         s = device_open(&e->device, &d, why);

@@ -28,12 +28,12 @@ enum status opening_kv_dtype(const char *setting, const char *name, enum dtype i
                              const struct device *device, enum dtype *out, struct buf *why)
 {
     const enum dtype dtypes[] = {if_auto, DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8};
-    const struct ops *ops = device_ops(device);
+    const struct ops *ops = device ? device_ops(device) : NULL;
     uint32_t at = 0;
     enum status s = opening_choose(setting, KV_DTYPE_NAMES, name, &at, why);
 
     *out = dtypes[at];
-    if (s == OK && (ops->kv_dtypes >> *out & 1) == 0)
+    if (s == OK && ops && (ops->kv_dtypes >> *out & 1) == 0)
         return buf_why(why, ERR_UNSUPPORTED,
                        "%s %s is not supported by the kernels of this device (%s); choose f32, "
                        "bf16 or f16",
@@ -81,4 +81,5 @@ void opening_fit_device(struct device_config *d, const struct weights_config *w)
     /* Weights that stay quantized as stored count as floats: some of them may be. */
     d->weights = w->quantization.group ? w->quantization.dtype : w->dtype;
     d->weights_group = w->quantization.group;
+    d->kv = w->dtype;
 }

@@ -18,7 +18,8 @@ NODISCARD enum status opening_choose(const char *setting, const char *names, con
 NODISCARD enum status opening_dtype(const char *setting, const char *name, enum dtype if_auto,
                                     enum dtype *out, struct buf *why);
 
-/* Read one of KV_DTYPE_NAMES; ERR_UNSUPPORTED if the device's attention does not take the type. */
+/* Read one of KV_DTYPE_NAMES; ERR_UNSUPPORTED if the device's attention does not take the type.
+ * Without a device (NULL) any type is taken. */
 NODISCARD enum status opening_kv_dtype(const char *setting, const char *name, enum dtype if_auto,
                                        const struct device *device, enum dtype *out,
                                        struct buf *why);

@@ -33,7 +33,8 @@ struct device_config {
     const char *cpu_variant; /* NULL: the machine's best; "amx", "avx512bf16", "avx512", ... */
     enum dtype weights;      /* of most products, */
     uint32_t weights_group;  /* and its group, as in struct weight */
-    bool measure;            /* CPU: measure which variant is best for these weights, and how they
+    enum dtype kv;           /* of most KV */
+    bool measure;            /* CPU: measure which variant is best for these types, and how weights
                                 are prefetched (kernels/cpu/choice.h); else the first of the list */
     const char *measure_dir; /* where the choice is kept; NULL: measured each time */
     uint32_t n_threads;      /* 0: one per core that this process may use */

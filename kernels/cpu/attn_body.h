@@ -16,7 +16,12 @@
  *
  * KV of one byte: the chains run over the numbers without their scales. A score is multiplied by
  * its key's scale before all else, and p[r][j] by the scale of value j once p is summed. Both
- * operations, too, treat each query and key separately. */
+ * operations, too, treat each query and key separately.
+ *
+ * KV in bf16, in the variant avx512bf16: a link of both chains is the instruction that adds two
+ * products. Queries and p are rounded to bf16 (p once it is summed). Links are the dimensions or
+ * keys 2 i and 2 i + 1 of a segment for every row; where a row sees one key of a link, the other
+ * half of both factors is 0. */
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
@@ -101,26 +106,28 @@ ALWAYS_INLINE void attn_values_common(const struct attn_group *g, uint32_t n, en
                                       int n_rows)
 {
     const uint32_t step = n > 1 ? KV_BLOCK_TOKENS : KV_SEGMENT_TOKENS_MAX;
+    const uint32_t end = attn_common_end(g, t);
     uint32_t j = 0;
 
     do {
         for (uint32_t h = 0; h < n; h++)
-            attn_values(g, n, h, t, 0, n_rows, j, min_u32(j + step, g->n_common));
+            attn_values(g, n, h, t, 0, n_rows, j, min_u32(j + step, end));
         j += step;
-    } while (j < g->n_common);
+    } while (j < end);
 }
 
 /* Keys that single rows see beyond those, and the end of the group's tiles. */
-ALWAYS_INLINE void attn_finish(const struct attn_group *g, int n_rows, bool is_windowed,
-                               const float *max, const float *sum)
+ALWAYS_INLINE void attn_finish(const struct attn_group *g, enum dtype t, int n_rows,
+                               bool is_windowed, const float *max, const float *sum)
 {
     const struct attn_task *task = g->task;
+    const uint32_t common = attn_common_end(g, t);
 
     for (int r = 0; r < n_rows; r++) {
         if (g->n_keys[r] <= g->hidden[r])
             continue;
-        if (!is_windowed && n_rows > 1 && g->n_keys[r] > g->n_common)
-            attn_values_row(g, r, g->n_common, g->n_keys[r]);
+        if (!is_windowed && n_rows > 1 && g->n_keys[r] > common)
+            attn_values_row(g, r, common, g->n_keys[r]);
         const float *tile = task->mem->tile + (size_t)r * task->job->dim_padded;
         if (task->tiles)
             attn_keep(g, (uint32_t)r, tile, max[r], sum[r]);
@@ -146,7 +153,7 @@ KERNEL_BODY void attn_group(const struct attn_group *g, uint32_t n, enum dtype t
         for (uint32_t h = 0; h < n; h++)
             attn_values_window(&g[h], t, n_rows);
     for (uint32_t h = 0; h < n; h++)
-        attn_finish(&g[h], n_rows, is_windowed, max + h * rows, sum + h * rows);
+        attn_finish(&g[h], t, n_rows, is_windowed, max + h * rows, sum + h * rows);
 }
 
 /* Only few rows come in sides. */
@@ -237,10 +244,26 @@ static void attn_pack_4(float *dst, uint32_t rows, const float *const x[4], uint
     }
 }
 
-/* Scale the queries and pack them [d][rows], group after group. */
+/* Scale query r of `rows`, round it to bf16 and write it as words of pairs, rows words apart. */
+static void attn_pack_words(float *dst, uint32_t rows, const float *q, uint32_t n, float scale)
+{
+    for (uint32_t i = 0; i < n; i += 2 * VW) {
+        uint32_t part = min_u32(n - i, 2 * VW);
+        float x[2 * VW], words[VW];
+
+        for (uint32_t k = 0; k < part; k++)
+            x[k] = q[i + k] * scale;
+        bf16_pairs(words, x, part, true);
+        for (uint32_t k = 0; 2 * k < part; k++)
+            memcpy(dst + (size_t)(i / 2 + k) * rows, &words[k], sizeof(*dst));
+    }
+}
+
+/* Scale the queries and pack them [d][rows], or as words [d / 2][rows], group after group. */
 static void attn_pack(const struct attn_task *task)
 {
     const struct attention_params *p = task->job->p;
+    const bool dot = attn_is_dot(p->pool.layout.dtype);
     uint32_t dim = task->job->dim;
     float scale = p->scale * attn_unit(p->pool.layout.dtype);
     uint32_t rows;
@@ -250,6 +273,8 @@ static void attn_pack(const struct attn_task *task)
         uint32_t r = 0;
 
         rows = attn_group_rows(task->n_queries - first);
+        for (; dot && r < rows; r++)
+            attn_pack_words(dst + r, rows, attn_query(task, first + r), dim, scale);
         for (; r + 4 <= rows && dim % 4 == 0; r += 4) {
             const float *x[4] = {attn_query(task, first + r), attn_query(task, first + r + 1),
                                  attn_query(task, first + r + 2), attn_query(task, first + r + 3)};

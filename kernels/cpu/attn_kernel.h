@@ -102,6 +102,37 @@ ALWAYS_INLINE void attn_fetch(const unsigned char *w, size_t n_bytes, ptrdiff_t 
         fetch_lines(w, n_bytes, ahead);
 }
 
+/* Whether KV of a type is multiplied by the instruction for pairs of bf16 numbers. Queries and
+ * probabilities are rounded to bf16 then, and stored in pairs: a word of 32 bits takes the place of
+ * two floats. Cores with AMX have the instruction at half the rate of floats, so the vector kernel
+ * of that variant does not use it. */
+#if defined(HAVE_BF16_DOT) && !defined(HAVE_AMX)
+#define ATTN_HAVE_DOT 1
+#else
+#define ATTN_HAVE_DOT 0
+#endif
+ALWAYS_INLINE bool attn_is_dot(enum dtype t)
+{
+    return ATTN_HAVE_DOT && t == DTYPE_BF16;
+}
+
+/* Index of the float, or of the word of a pair, that has the i-th dimension or probability. */
+ALWAYS_INLINE uint32_t attn_index(enum dtype t, uint32_t i)
+{
+    return attn_is_dot(t) ? i / 2 : i;
+}
+
+/* acc + a * w; of pairs, acc + both products. */
+ALWAYS_INLINE vf attn_fma(enum dtype t, vf a, vf w, vf acc)
+{
+#if ATTN_HAVE_DOT
+    if (attn_is_dot(t))
+        return v_dot_bf16(acc, a, w);
+#endif
+    (void)t;
+    return v_fma(a, w, acc);
+}
+
 /* Bytes of one element of a row of K or V in memory; in bf16 a row consists of pairs. */
 ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
 {
@@ -158,7 +189,8 @@ ALWAYS_INLINE vf attn_load(enum dtype t, bool part, const unsigned char *w, int3
     return attn_load_byte(t, b);
 }
 
-/* The same for a row; of bf16, where a row consists of pairs, both. */
+/* The same for a row; of bf16, where a row consists of pairs, both; of words of pairs the word, in
+ * *even. */
 ALWAYS_INLINE void attn_load2(vf *even, vf *odd, enum dtype t, bool part, const unsigned char *w,
                               int32_t n)
 {
@@ -169,8 +201,18 @@ ALWAYS_INLINE void attn_load2(vf *even, vf *odd, enum dtype t, bool part, const 
         return;
     }
     vu pair = (vu)(!part || n >= VW ? v_load(at) : n <= 0 ? v_set1(0) : v_load_n(at, (uint32_t)n));
+    if (attn_is_dot(t)) {
+        *even = (vf)pair;
+        return;
+    }
     *even = (vf)(pair << 16);
     *odd = (vf)(pair & 0xffff0000u);
+}
+
+/* The lower (0) or upper half of each word, with 0 in the other. */
+ALWAYS_INLINE vf attn_half(vf words, int which)
+{
+    return (vf)((vu)words & (which ? 0xffff0000u : 0xffffu));
 }
 
 /* Return v, computed before whatever is written behind this call. Otherwise the compiler loads the
@@ -186,7 +228,8 @@ ALWAYS_INLINE vf attn_in_order(vf v)
 }
 
 /* acc[r][j] += a[r] * w[j] for all rows; acc has nc vectors of each row. */
-ALWAYS_INLINE void attn_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row, const vf *w)
+ALWAYS_INLINE void attn_step(vf *acc, enum dtype t, int n_rows, int nc, const float *a,
+                             size_t a_row, const vf *w)
 {
     UNROLL
     for (int r = 0; r < n_rows; r++) {
@@ -194,17 +237,18 @@ ALWAYS_INLINE void attn_step(vf *acc, int n_rows, int nc, const float *a, size_t
 
         UNROLL
         for (int j = 0; j < nc; j++)
-            acc[r * nc + j] = attn_in_order(v_fma(b, w[j], acc[r * nc + j]));
+            acc[r * nc + j] = attn_in_order(attn_fma(t, b, w[j], acc[r * nc + j]));
     }
 }
 
 /* Vector j of acc[r] += a[r] * w: for few rows, where broadcasts stay in registers and a vector is
  * loaded, used and forgotten. */
-ALWAYS_INLINE void attn_step_few(vf *acc, int n_rows, int nc, int j, const vf *a, vf w)
+ALWAYS_INLINE void attn_step_few(vf *acc, enum dtype t, int n_rows, int nc, int j, const vf *a,
+                                 vf w)
 {
     UNROLL
     for (int r = 0; r < n_rows; r++)
-        acc[r * nc + j] = attn_in_order(v_fma(a[r], w, acc[r * nc + j]));
+        acc[r * nc + j] = attn_in_order(attn_fma(t, a[r], w, acc[r * nc + j]));
 }
 
 ALWAYS_INLINE void attn_broadcast(vf *b, int n_rows, const float *a, size_t a_row)
@@ -233,7 +277,7 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
     const bool few = n_rows <= ATTN_FEW_ROWS;
     const size_t bytes = attn_col_bytes(t), step = KV_BLOCK_TOKENS * bytes;
     const uint32_t dim = x.g->task->job->dim;
-    const uint32_t per_step = t == DTYPE_BF16 ? 2 : 1;
+    const uint32_t per_step = t == DTYPE_BF16 ? 2 : 1, per_word = attn_is_dot(t) ? 2 : 1;
     const unsigned char *k[ATTN_COLS_MAX];
     ptrdiff_t ahead[ATTN_COLS_MAX];
     const float *a[ATTN_COLS_MAX];
@@ -251,7 +295,7 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
     for (int i = 0; i < n_rows * nc; i++)
         acc[i] = v_set1(0);
     for (uint32_t d = 0; d < dim; d += per_step) {
-        bool pair = t == DTYPE_BF16 && d + 1 < dim;
+        bool pair = t == DTYPE_BF16 && !attn_is_dot(t) && d + 1 < dim;
         vf w[2][ATTN_COLS_MAX], b0[ATTN_COLS_MAX][ATTN_FEW_ROWS], b1[ATTN_COLS_MAX][ATTN_FEW_ROWS];
 
         UNROLL
@@ -261,27 +305,29 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
         UNROLL
         for (int h = 0; few && h < nh; h++) {
             attn_broadcast(b0[h], n_rows, a[h], 1);
-            if (t == DTYPE_BF16) /* without a second element of the pair the first one, unused */
+            if (per_step > per_word) /* without a second element the first one, unused */
                 attn_broadcast(b1[h], n_rows, a[h] + (pair ? n_rows : 0), 1);
         }
         UNROLL
         for (int i = 0; i < nc; i++) {
             attn_load2(&w[0][i], &w[1][i], t, false, k[i / nv] + (size_t)(i % nv) * VW * bytes, VW);
+            if (attn_is_dot(t) && d + 1 == dim)
+                w[0][i] = attn_half(w[0][i], 0);
             if (few)
-                attn_step_few(acc, n_rows, nc, i, b0[side ? i / nv : 0], w[0][i]);
+                attn_step_few(acc, t, n_rows, nc, i, b0[side ? i / nv : 0], w[0][i]);
             if (few && pair)
-                attn_step_few(acc, n_rows, nc, i, b1[side ? i / nv : 0], w[1][i]);
+                attn_step_few(acc, t, n_rows, nc, i, b1[side ? i / nv : 0], w[1][i]);
         }
         if (!few)
-            attn_step(acc, n_rows, nc, a[0], 1, w[0]);
+            attn_step(acc, t, n_rows, nc, a[0], 1, w[0]);
         if (!few && pair)
-            attn_step(acc, n_rows, nc, a[0] + n_rows, 1, w[1]);
+            attn_step(acc, t, n_rows, nc, a[0] + n_rows, 1, w[1]);
         UNROLL
         for (int b = 0; b < nb; b++)
             k[b] += step;
         UNROLL
         for (int h = 0; h < nh; h++)
-            a[h] += per_step * (uint32_t)n_rows;
+            a[h] += per_step / per_word * (uint32_t)n_rows;
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++) {
@@ -386,9 +432,26 @@ static float attn_softmax_top(float *score, uint32_t first, uint32_t n_keys)
     return attn_top(max);
 }
 
+/* Store the probabilities of VW keys from j on. Rounded ones take half of the place, before those
+ * that are still to be read. */
+ALWAYS_INLINE void attn_store_probabilities(enum dtype t, float *row, uint32_t j, vf p)
+{
+#if ATTN_HAVE_DOT
+    if (attn_is_dot(t)) {
+        vh h = v_to_bf16_product(p);
+
+        memcpy(row + j / 2, &h, sizeof(h));
+        return;
+    }
+#endif
+    (void)t;
+    v_store(row + j, p);
+}
+
 /* Turn a row's scores of keys [first, n_keys) into exp(score - top), with 0 in the other lanes of
- * their vectors; returns their sum. KV of one byte: then multiply by the scales of the values. A
- * vector without a visible key would add zeros to the sum, so the loops' begin changes no bit. */
+ * their vectors; returns their sum. KV of one byte: then multiply by the scales of the values.
+ * Pairs of bf16: then round, in place, so that a word has two keys. A vector without a visible key
+ * would add zeros to the sum, so the loops' begin changes no bit. */
 KERNEL_BODY float attn_softmax(const struct attn_group *g, enum dtype t, float *score,
                                uint32_t first, uint32_t n_keys, float top)
 {
@@ -403,7 +466,7 @@ KERNEL_BODY float attn_softmax(const struct attn_group *g, enum dtype t, float *
         if (kv_dtype_is_scaled(t))
             e *=
                 v_load(attn_scales(g, 1, j / KV_BLOCK_TOKENS) + j % KV_BLOCK_TOKENS) * attn_unit(t);
-        v_store(score + j, e);
+        attn_store_probabilities(t, score, j, e);
     }
     return v_sum(sum);
 }
@@ -420,12 +483,14 @@ static void attn_cap_scores(const struct attn_group *g, uint32_t row)
 /* --- sums over values --- */
 
 /* A row of V at w, or a pair of rows, of which `from` (0, 1) is the first and n the number of those
- * that count; p is the probability of the first. */
+ * that count; p is the probability of the first, or the word with it. The other half of that word
+ * is 0, because its key is not visible; V may hold anything there. */
 ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows, int nc,
                                     const float *p, const unsigned char *w, int32_t n_cols,
                                     int from, int n)
 {
-    const bool few = n_rows <= ATTN_FEW_ROWS, even = from == 0, odd = from + n > 1;
+    const bool few = n_rows <= ATTN_FEW_ROWS, dot = attn_is_dot(t);
+    const bool even = from == 0 || dot, odd = from + n > 1 && !dot;
     const float *p1 = p + 1 - from;
     vf v[2][ATTN_COLS_MAX], b0[ATTN_FEW_ROWS], b1[ATTN_FEW_ROWS];
 
@@ -437,15 +502,17 @@ ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows
     for (int i = 0; i < nc; i++) {
         attn_load2(&v[0][i], &v[1][i], t, part, w + (size_t)i * VW * attn_col_bytes(t),
                    n_cols - i * VW);
+        if (dot && n == 1)
+            v[0][i] = attn_half(v[0][i], from);
         if (few && even)
-            attn_step_few(acc, n_rows, nc, i, b0, v[0][i]);
+            attn_step_few(acc, t, n_rows, nc, i, b0, v[0][i]);
         if (few && odd)
-            attn_step_few(acc, n_rows, nc, i, b1, v[1][i]);
+            attn_step_few(acc, t, n_rows, nc, i, b1, v[1][i]);
     }
     if (!few && even)
-        attn_step(acc, n_rows, nc, p, KV_SEGMENT_TOKENS_MAX, v[0]);
+        attn_step(acc, t, n_rows, nc, p, KV_SEGMENT_TOKENS_MAX, v[0]);
     if (!few && odd)
-        attn_step(acc, n_rows, nc, p1, KV_SEGMENT_TOKENS_MAX, v[1]);
+        attn_step(acc, t, n_rows, nc, p1, KV_SEGMENT_TOKENS_MAX, v[1]);
 }
 
 /* The blocks of V of a segment: first rows, and how far behind them to prefetch. */
@@ -479,7 +546,7 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
         acc[i] = begin == 0 ? v_set1(0)
                             : v_load(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW);
     if (j % per_row) { /* only a window or a row's own keys begin in the middle of a pair */
-        attn_values_step(acc, t, part, n_rows, nc, p + j, w, n_cols, 1, 1);
+        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, n_cols, 1, 1);
         j++;
         w += stride;
     }
@@ -489,12 +556,13 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
             ahead = at->ahead[j / KV_BLOCK_TOKENS];
         }
         attn_fetch(w, width, ahead, n_rows);
-        attn_values_step(acc, t, part, n_rows, nc, p + j, w, n_cols, 0, (int)per_row);
+        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, n_cols, 0,
+                         (int)per_row);
     }
     if (per_row > 1 && j < end) {
         if (j % KV_BLOCK_TOKENS == 0)
             w = at->w[j / KV_BLOCK_TOKENS] + left;
-        attn_values_step(acc, t, part, n_rows, nc, p + j, w, n_cols, 0, 1);
+        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, n_cols, 0, 1);
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
@@ -540,19 +608,28 @@ static __attribute__((noinline)) void attn_values_row(const struct attn_group *g
     }
 }
 
+/* The end of the keys whose values are summed for all rows of a group at once. Words of pairs are
+ * not divided between that sum and a row's own: a row's bits must not depend on the group. */
+ALWAYS_INLINE uint32_t attn_common_end(const struct attn_group *g, enum dtype t)
+{
+    return attn_is_dot(t) && g->n_common < g->n_any ? g->n_common / 2 * 2 : g->n_common;
+}
+
 /* The sums over V with a window. Keys that all rows see are computed together, those before and
  * behind them row by row. A row's chain begins at its own first key: keys before it count exactly
  * 0, whatever V holds there. */
 ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, int n_rows)
 {
-    uint32_t begin = g->hidden[n_rows - 1], end = begin > g->n_common ? begin : g->n_common;
+    const uint32_t pair = attn_is_dot(t) ? 2 : 1, common = attn_common_end(g, t);
+    uint32_t begin = n_rows > 1 ? (g->hidden[n_rows - 1] + pair - 1) / pair * pair : g->hidden[0];
+    uint32_t end = begin > common ? begin : common;
 
     memset(g->task->mem->tile, 0, (size_t)n_rows * g->task->job->dim_padded * sizeof(float));
     for (int r = 0; r < n_rows; r++)
         if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
             attn_values_row(g, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
-    if (begin < g->n_common)
-        attn_values(g, 1, 0, t, 0, n_rows, begin, g->n_common);
+    if (begin < common)
+        attn_values(g, 1, 0, t, 0, n_rows, begin, common);
     for (int r = 0; r < n_rows; r++)
         if (end < g->n_keys[r])
             attn_values_row(g, r, end, g->n_keys[r]);

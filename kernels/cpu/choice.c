@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/save_file.h"
+#include "kernels/kv_layout.h"
 #include "kernels/pack.h"
 
 /* Long enough for the clock, and small enough for a second-level cache. */
@@ -25,15 +26,64 @@
 #define CANDIDATES_MAX 16
 /* Finite in every type, as element, code, scale and offset. */
 #define FILL_BYTE 0x3c
+/* Attention of one head over one segment, which is a quarter of the product's operations: the share
+ * in a model of 0.5 B parameters behind 1,000 tokens, or in one of 8 B behind 7,000. */
+#define ATTN_DIM 128
+#define ATTN_BLOCKS (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 
 static const char *const fetch_names[] = {
     [CPU_FETCH_AHEAD] = "ahead", [CPU_FETCH_QUARTERS] = "quarters"};
 
-/* A device with one product on it. */
+/* A device with one product and one attention on it. */
 struct bench {
     struct device *d;
     struct gemm_params p;
+    struct attention_params attn;
+    struct attn_seq seq;
+    struct attn_segment segment;
+    uint32_t blocks[ATTN_BLOCKS];
 };
+
+/* The last rows of a segment attend to all of it. */
+static bool bench_add_attention(struct bench *b, enum dtype kv)
+{
+    struct kv_pool pool = {.layout = kv_layout_of(kv),
+                           .n_blocks = ATTN_BLOCKS,
+                           .n_layers = 1,
+                           .n_kv_heads = 1,
+                           .head_dim = ATTN_DIM};
+    size_t kv_bytes = ATTN_BLOCKS * kv_block_bytes(&pool), n = (size_t)N_ROWS * ATTN_DIM;
+    float *q = device_alloc(b->d, n * sizeof(float));
+
+    pool.base = device_alloc(b->d, kv_bytes);
+    b->seq =
+        (struct attn_seq){.n_rows = N_ROWS, .pos0 = KV_SEGMENT_TOKENS_MAX - N_ROWS, .n_segs = 1};
+    b->segment = (struct attn_segment){.n_tokens = KV_SEGMENT_TOKENS_MAX};
+    for (uint32_t i = 0; i < ATTN_BLOCKS; i++)
+        b->blocks[i] = i;
+    b->attn = (struct attention_params){
+        .n_seqs = 1,
+        .n_rows = N_ROWS,
+        .n_rows_max = N_ROWS,
+        .n_segs = 1,
+        .n_segs_max = 1,
+        .n_heads = 1,
+        .scale = 0.1f,
+        .q = q,
+        .q_stride = ATTN_DIM,
+        .out = device_alloc(b->d, n * sizeof(float)),
+        .seqs = &b->seq,
+        .segments = &b->segment,
+        .blocks = b->blocks,
+        .pool = pool,
+    };
+    if (!q || !pool.base || !b->attn.out)
+        return false;
+    memset(pool.base, FILL_BYTE, kv_bytes);
+    for (size_t i = 0; i < n; i++)
+        q[i] = (float)(i % 61) / 61;
+    return true;
+}
 
 static bool bench_open(struct bench *b, const struct cpu_variant *v,
                        const struct device_config *config, uint32_t n_cols, uint32_t n_threads)
@@ -45,7 +95,7 @@ static bool bench_open(struct bench *b, const struct cpu_variant *v,
                                .max_rows = N_ROWS,
                                .max_k = N_K,
                                .max_heads = 1,
-                               .max_head_dim = PANEL_COLS};
+                               .max_head_dim = ATTN_DIM};
     enum dtype t = config->weights;
     uint32_t group = t < DTYPE_FLOATS ? 0 : config->weights_group;
     size_t bytes = pack_bytes(t, n_cols, N_K, group);
@@ -68,7 +118,15 @@ static bool bench_open(struct bench *b, const struct cpu_variant *v,
     memset(data, FILL_BYTE, bytes);
     for (size_t i = 0; i < (size_t)N_ROWS * N_K; i++)
         a[i] = (float)(i % 61) - 30;
-    return true;
+    return bench_add_attention(b, config->kv);
+}
+
+static void keep_best(double *best, enum status s, uint64_t start_ns)
+{
+    double seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
+
+    if (s == OK && seconds < *best)
+        *best = seconds;
 }
 
 /* The shorter of *best and one run of the product. */
@@ -76,16 +134,20 @@ static void bench_run(struct bench *b, uint32_t n_rows, double *best)
 {
     b->p.n_rows = n_rows;
     uint64_t start_ns = clock_now_ns();
-    enum status s = device_ops(b->d)->gemm(b->d, NULL, &b->p);
-    double seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
 
-    if (s == OK && seconds < *best)
-        *best = seconds;
+    keep_best(best, device_ops(b->d)->gemm(b->d, NULL, &b->p), start_ns);
+}
+
+static void bench_attend(struct bench *b, double *best)
+{
+    uint64_t start_ns = clock_now_ns();
+
+    keep_best(best, device_ops(b->d)->attention(b->d, NULL, &b->attn), start_ns);
 }
 
 static double cost_of(const struct cpu_rate *r)
 {
-    return CPU_CHOICE_PROMPT_ROWS * r->prefill + r->decode;
+    return CPU_CHOICE_PROMPT_ROWS * (r->prefill + r->attention) + r->decode;
 }
 
 uint32_t cpu_choose(const struct cpu_rate *rates, uint32_t n)
@@ -122,19 +184,22 @@ static void measure_variants(struct cpu_choice *c, const struct device_config *c
     bool is_open = true;
 
     for (uint32_t i = 0; i < n; i++) {
-        rates[i] = (struct cpu_rate){1e9, 1e9};
+        rates[i] = (struct cpu_rate){1e9, 1e9, 1e9};
         is_open = is_open && bench_open(&benches[i], candidates[i], config, N_COLS, 1);
     }
     for (int sample = 0; is_open && sample < N_SAMPLES; sample++)
         for (uint32_t i = 0; i < n; i++) {
             bench_run(&benches[i], N_ROWS, &rates[i].prefill);
             bench_run(&benches[i], 1, &rates[i].decode);
+            bench_attend(&benches[i], &rates[i].attention);
         }
     for (uint32_t i = 0; i < n; i++) {
         rates[i].prefill /= N_ROWS;
+        rates[i].attention /= N_ROWS;
         device_close(benches[i].d);
-        if (buf_printf(words, "%s%s %.2f+%.2f us", i ? ", " : "", candidates[i]->name,
-                       1e6 * rates[i].prefill, 1e6 * rates[i].decode) != OK)
+        if (buf_printf(words, "%s%s %.2f+%.2f+%.2f us", i ? ", " : "", candidates[i]->name,
+                       1e6 * rates[i].prefill, 1e6 * rates[i].attention,
+                       1e6 * rates[i].decode) != OK)
             continue; /* words of a log line */
     }
     if (is_open && n > 0)
@@ -187,10 +252,10 @@ static enum status write_key(struct buf *out, const struct device_config *config
     if (f)
         fclose(f);
     model[strcspn(model, "\n")] = '\0';
-    enum status s =
-        buf_printf(out, "tarn kernels 1, %s, weights %u of groups of %u, %u threads, %s:", model,
-                   (unsigned)config->weights, config->weights_group, n_threads,
-                   config->cpu_variant ? config->cpu_variant : "auto");
+    enum status s = buf_printf(
+        out, "tarn kernels 2, %s, weights %u of groups of %u, KV %u, %u threads, %s:", model,
+        (unsigned)config->weights, config->weights_group, (unsigned)config->kv, n_threads,
+        config->cpu_variant ? config->cpu_variant : "auto");
     for (uint32_t i = 0; s == OK && i < n; i++)
         s = buf_printf(out, " %s.%u", candidates[i]->name, candidates[i]->ops->version);
     return s;

@@ -5,7 +5,8 @@
  * of floats, Zen 5 at twice. And one core reads memory fastest in four streams, another in one.
  *
  * The variants of this machine multiply a weight of the model's type, many rows and one row at a
- * time, in turns; the best of several samples counts. A variant further down the list must be
+ * time, and attend to KV of the model's type, in turns; the best of several samples counts. A
+ * variant further down the list must be
  * faster by CPU_CHOICE_MARGIN, so that noise does not change what is chosen: stored KV belongs to
  * one variant (the fingerprint has its name). How memory is prefetched changes no bit.
  *
@@ -28,15 +29,15 @@ struct cpu_choice {
     enum cpu_fetch fetch;
 };
 
-/* The seconds of one row, by candidate. */
+/* The seconds of one row, by candidate. `attention` is of a row of a prompt. */
 struct cpu_rate {
-    double prefill, decode;
+    double prefill, decode, attention;
 };
 
 /* Index of the candidate to choose, of n > 0 in order of preference. */
 uint32_t cpu_choose(const struct cpu_rate *rates, uint32_t n);
 
-/* Choose for the weights of `config`. *c holds what runs without a measurement; its variant stays
+/* Choose for the weights and KV of `config`. *c holds what runs without a measurement; its variant stays
  * if config->cpu_variant names one. With config->measure_dir the choice of an earlier start on the
  * same machine is taken from there, or kept there. */
 void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint32_t n_threads);

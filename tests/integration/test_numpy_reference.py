@@ -18,7 +18,7 @@ Kernel sets with matrix instructions also round activations to bf16, and so does
 numpy_llama.ROUNDING says so. A value that the two round differently changes many values that are
 rounded later: a row is either EXACT or differs by a few steps of bf16. Over 4 seeds:
 
-  attention alone (weights f32, KV bf16): 4.7e-3 and 9.8e-4. The kernels' powers of two are within
+  attention alone (weights f32, KV bf16), AMX: 4.7e-3 and 9.8e-4. Its powers of two are within
            2^-18, so one weight in a thousand is rounded differently. With the rounding left out of
            the reference the median is 2.2e-3 at least.
   products 1.1e-2 and 4.5e-3, and 4.2e-3 and more with the rounding left out: the median row is

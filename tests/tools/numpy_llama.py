@@ -31,7 +31,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from hf_files import Tensors, load_weights, round_to  # noqa: E402
 
-ROUNDING = {"cpu-avx512bf16": {"products"}, "cpu-amx": {"products", "attention"}}
+ROUNDING = {"cpu-avx512bf16": {"products", "attention"}, "cpu-amx": {"products", "attention"}}
+IN_BASE_2 = {"cpu-amx"}  # whose scores are in base 2, and heads of whole tiles
 SEGMENT_TOKENS = 256
 TILE_DIMS = 32
 
@@ -81,30 +82,31 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def softmax_in_bf16(scores: np.ndarray) -> np.ndarray:
-    """Scores are in base 2. Each segment's weights are at most 1 and rounded before the merge."""
+def softmax_in_bf16(scores: np.ndarray, base: float) -> np.ndarray:
+    """Each segment's weights are at most 1 and rounded before the merge."""
     top = scores.max(axis=-1, keepdims=True)
     out = np.empty_like(scores)
     total = np.zeros_like(top)
     for begin in range(0, scores.shape[1], SEGMENT_TOKENS):
         part = scores[:, begin:begin + SEGMENT_TOKENS]
         part_top = np.maximum(part.max(axis=-1, keepdims=True), top - 1e4)  # -inf: no key is seen
-        weights, scale = np.exp2(part - part_top), np.exp2(part_top - top)
+        weights, scale = base ** (part - part_top), base ** (part_top - top)
         out[:, begin:begin + SEGMENT_TOKENS] = round_to(weights, "bf16") * scale
         total += weights.sum(axis=-1, keepdims=True) * scale
     return out / total
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, in_bf16: bool = False) -> np.ndarray:
-    """q [T, H, d], k and v [T, G, d] -> [T, H * d]; causal; head h uses KV head h // (H / G)."""
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, base: float = 0) -> np.ndarray:
+    """q [T, H, d], k and v [T, G, d] -> [T, H * d]; causal; head h uses KV head h // (H / G). With
+    a base of the scores, queries and probabilities are rounded to bf16."""
     n_rows, n_heads, d = q.shape
     group = n_heads // k.shape[1]
     mask = np.tril(np.ones((n_rows, n_rows), dtype=bool))
     out = np.empty_like(q)
-    q = round_to(q * math.log2(math.e) / math.sqrt(d), "bf16") if in_bf16 else q / math.sqrt(d)
+    q = round_to(q / math.log(base) / math.sqrt(d), "bf16") if base else q / math.sqrt(d)
     for h in range(n_heads):
         scores = np.where(mask, q[:, h] @ k[:, h // group].T, -np.inf)
-        weights = softmax_in_bf16(scores) if in_bf16 else softmax(scores)
+        weights = softmax_in_bf16(scores, base) if base else softmax(scores)
         out[:, h] = weights @ v[:, h // group]
     return out.reshape(n_rows, n_heads * d)
 
@@ -125,8 +127,9 @@ class NumpyLlama:
         self.tied = bool(config.get("tie_word_embeddings"))
         rounded = ROUNDING.get(kernels, set())
         self.products_in_bf16 = "products" in rounded and config.get("torch_dtype") == "bfloat16"
-        self.attention_in_bf16 = ("attention" in rounded and kv_dtype == "bf16"
-                                  and self.head_dim % TILE_DIMS == 0)
+        self.attention_in_bf16 = ("attention" in rounded and kv_dtype == "bf16" and
+                                  (kernels not in IN_BASE_2 or self.head_dim % TILE_DIMS == 0))
+        self.base = (2 if kernels in IN_BASE_2 else math.e) if self.attention_in_bf16 else 0
 
     @staticmethod
     def load(model_dir: Path, kv_dtype: str | None = None, kernels: str = "") -> NumpyLlama:
@@ -155,7 +158,7 @@ class NumpyLlama:
         v = self.heads(self.linear(x, p + "v_proj"), self.n_kv_heads)
         if self.kv_dtype:
             k, v = round_to(k, self.kv_dtype), round_to(v, self.kv_dtype)
-        return self.linear(attention(q, k, v, self.attention_in_bf16), p + "o_proj")
+        return self.linear(attention(q, k, v, self.base), p + "o_proj")
 
     def feed_forward(self, x: np.ndarray, p: str) -> np.ndarray:
         gate = self.linear(x, p + "gate_proj")

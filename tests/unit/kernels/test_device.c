@@ -92,10 +92,12 @@ static void the_first_kernels_give_way_only_to_much_faster_ones(void **state)
         struct cpu_rate rates[3];
         uint32_t chosen;
     } cases[] = {
-        {{{1, 1}, {1, 1}, {1, 1}}, 0},     {{{1, 1}, {0.9, 0.9}, {0.85, 0.85}}, 0}, /* noise */
-        {{{2, 1}, {1, 1}, {1.1, 1.1}}, 1}, /* a slow instruction */
-        {{{1, 1}, {1, 0.5}, {2, 0.1}}, 0}, /* decode alone is a small part */
-        {{{2, 2}, {1.5, 1.5}, {1, 1}}, 2},
+        {{{1, 1, 0}, {1, 1, 0}, {1, 1, 0}}, 0},
+        {{{1, 1, 0}, {0.9, 0.9, 0}, {0.85, 0.85, 0}}, 0}, /* noise */
+        {{{2, 1, 0}, {1, 1, 0}, {1.1, 1.1, 0}}, 1},       /* a slow instruction */
+        {{{1, 1, 0}, {1, 0.5, 0}, {2, 0.1, 0}}, 0},       /* decode alone is a small part */
+        {{{2, 2, 0}, {1.5, 1.5, 0}, {1, 1, 0}}, 2},
+        {{{1, 1, 1}, {1, 1, 0.9}, {1, 1, 0.4}}, 2}, /* equal products, slow attention */
     };
 
     (void)state;
