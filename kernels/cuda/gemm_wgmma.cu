@@ -2,10 +2,10 @@
  * for compute capability 9.0 alone (sm_90a).
  *
  * A block computes 128 outputs of 128 rows; its two warpgroups have 64 outputs each. No warp only
- * copies: with one more, ptxas would give each thread 168 registers. Weights go from memory straight into the registers of A, unpacked there to
- * bf16: through shared memory each would be written and read once more for 128 products. A lane
- * loads the words that the narrow kernel's lane loads (gemm_tile.cuh), so its pairs are columns in
- * that kernel's order. Activations are B, in shared memory, which a matrix descriptor reads in one
+ * copies: with one more, ptxas gives each thread 168 registers, and some kernels spill. Weights go
+ * from memory straight into the registers of A, unpacked there to bf16: through shared memory each
+ * would be written and read once more for 128 products. A lane loads the words that the narrow
+ * kernel's lane loads (gemm_tile.cuh), so its pairs are columns in that kernel's order. Activations are B, in shared memory, which a matrix descriptor reads in one
  * order only. So arrange_kernel() puts them into the weights' order first, and at once into the
  * swizzle of a descriptor, and the sums of a group's activations behind them: a stage of shared
  * memory is one contiguous copy (cp.async.bulk), and needs no tensor map, whose making takes an

@@ -144,9 +144,9 @@ static __device__ __forceinline__ void pin_registers(uint32_t (&a)[N])
         asm volatile("" : "+r"(a[i])::"memory");
 }
 
-#define D8(d, i)                                                                                  \
-    "+f"((d)[(i)]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]), "+f"((d)[(i) + 4]), \
-        "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
+#define D8(d, i)                                                                               \
+    "+f"((d)[(i)]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]),                 \
+        "+f"((d)[(i) + 4]), "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
 
 /* d = a * b, or d += a * b, with sums in fp32. Until a wait, d must not be touched and a must not
  * be written, nor B. */

@@ -1,7 +1,8 @@
 /* test_planted_bugs.cc - shows that the emulation finds missing barriers and similar bugs.
  *
- * Each case of planted.cu and planted_async.cu runs in a child process with many seeds. The correct form must always
- * pass; the form with the bug must fail at least once, by a wrong result or a crash. Usage:
+ * Each case of planted.cu and planted_async.cu runs in a child process with many seeds. The correct
+ * form must always pass; the form with the bug must fail at least once, by a wrong result or a
+ * crash. Usage:
  *   test_planted_bugs [-v]     -v: print the children's messages */
 #include "emulation.h"
 #include "planted.cuh"
