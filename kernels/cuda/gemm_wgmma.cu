@@ -286,7 +286,7 @@ static __device__ __forceinline__ void multiply_tile(const struct product &p,
 
         if (threadIdx.x == 0) /* the stage of the chunk before this one */
             r.fill(i + STAGES - 1);
-        __syncwarp();
+        __syncwarp(); /* the warp's products need all lanes at once */
 
         memcpy(own.words, own.ahead, sizeof(own.words));
         if constexpr (!BY_STEP)
