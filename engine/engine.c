@@ -132,6 +132,7 @@ static enum status open_device(struct engine *e, struct buf *why)
                               .max_rows = most(n_cpu, c->max_num_seqs),
                               .max_rows_gpu = most(n_gpu, c->max_num_seqs),
                               .batch_invariant = c->batch_invariant,
+                              .wgmma = c->wgmma,
                               .measure = c->profile_cost,
                               .measure_dir = c->cost_dir};
 

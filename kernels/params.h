@@ -116,7 +116,7 @@ struct rmsnorm_params {
  * A CUDA device keeps activations as floats: `a` is rounded to f16 for F16 weights and to bf16 for
  * all others but F32, products are summed in fp32, and each group's sum is multiplied by its scale;
  * the sum of the group's `a` then by its offset. Without device_config.batch_invariant the order of
- * a sum may depend on T. */
+ * a sum may depend on T, also with quantized weights. */
 struct gemm_params {
     uint32_t n_rows; /* T */
     const float *a;  /* [T, K], row stride a_stride */

@@ -63,6 +63,7 @@ struct config {
     char *cpu_variant; /* "auto" or a name */
     char *numa;        /* "auto", "off" or a folder */
     bool batch_invariant;
+    bool wgmma;
     bool enforce_eager;
     char *dtype;
     char *quantization;

@@ -215,6 +215,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.kv_bytes = c->kv_device_bytes;
     e.gpu_memory_utilization = c->gpu_memory_utilization;
     e.batch_invariant = c->batch_invariant;
+    e.wgmma = c->wgmma;
     e.enforce_eager = c->enforce_eager;
     e.segment_tokens = (uint32_t)c->kv_segment_tokens;
     e.prefix_caching = c->prefix_caching;

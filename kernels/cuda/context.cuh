@@ -27,7 +27,7 @@ struct cuda_context {
     int n_sms;
     int major, minor;             /* compute capability */
     struct ops ops;
-    char ops_name[32];            /* "cuda-sm90", "cuda-sm90-invariant" */
+    char ops_name[32];            /* "cuda-sm90", "cuda-sm90-invariant", "cuda-sm90-wgmma" */
     size_t shared_max;            /* most dynamic shared memory of a block */
     cudaStream_t streams[DEVICE_STREAM_COUNT];
     cublasLtHandle_t cublas;
@@ -35,6 +35,9 @@ struct cuda_context {
     void *workspace;              /* CUBLAS_WORKSPACE_BYTES, for products */
     uint16_t *act;                /* [max_rows][pack_row_stride(max_k)] activations rounded to 16
                                      bits */
+    bool has_wgmma;               /* products of many rows with weights of the config's type run
+                                     on Hopper's own instructions (gemm_choice.cu) */
+    void *arranged;               /* activations in their order (gemm_wgmma.cuh); NULL without */
     float *partials;              /* partial results of decode attention (attn_launch.cuh):
                                      n_partial_segs times [H][d + 2]; o of all segments first, then
                                      (m, l) of all */
@@ -71,6 +74,9 @@ void cuda_tune(void *state, bool on);
 
 /* Allow the kernels of products their shared memory. */
 NODISCARD enum status gemm_prepare(struct cuda_context *c);
+/* Find out whether products run on Hopper's own instructions: c->has_wgmma. ERR_INTERNAL: the trial
+ * ended the context. */
+NODISCARD enum status gemm_choose(struct cuda_context *c, struct buf *why);
 /* Created and freed with the context. */
 NODISCARD enum status gemm_plans_create(struct cuda_context *c);
 void gemm_plans_destroy(struct cuda_context *c);

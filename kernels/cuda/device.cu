@@ -422,6 +422,8 @@ static void cuda_close(void *state)
         if (c->streams[i])
             check_and_go_on(c, cudaStreamSynchronize(c->streams[i]), "cudaStreamSynchronize");
     gemm_plans_destroy(c);
+    if (c->arranged)
+        check_and_go_on(c, cudaFree(c->arranged), "cudaFree");
     if (c->cublas) {
         cublasStatus_t e = cublasLtDestroy(c->cublas);
 
@@ -463,10 +465,13 @@ static enum status cuda_open(void **state, const struct device_config *config, s
         s = make_scratch(c, why);
     if (s == OK)
         s = make_cublas(c, why);
+    if (s == OK)
+        s = gemm_choose(c, why);
     if (s != OK) {
         cuda_close(c);
         return s;
     }
+    cuda_ops_init(c); /* again, as the name has the choice */
     *state = c;
     return OK;
 }

@@ -2,10 +2,12 @@
  * one of Tarn's kernels.
  *
  * cuBLASLt computes products with float weights, unless they must be batch-invariant or have one
- * row; quantized weights always use Tarn's kernels, and so do products that cuBLASLt refuses. */
+ * row; quantized weights always use Tarn's kernels, and so do products that cuBLASLt refuses. With
+ * many rows of quantized weights these are the kernels of gemm_wgmma.cu, where they were chosen. */
 #include "base/check.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm_wgmma.cuh"
 #include "kernels/cuda/rounded.cuh"
 #include "kernels/pack.h"
 
@@ -78,6 +80,17 @@ static enum status round_activations(struct cuda_context *c, cudaStream_t stream
 
 static const struct expert_rows no_experts = {};
 
+/* Whether gemm_wgmma.cu computes a product: one that has a tile for every other multiprocessor. */
+static bool takes_wgmma(const struct cuda_context *c, const struct gemm_params *p,
+                        const struct expert_rows *x)
+{
+    size_t n_tiles = (size_t)ceil_div(p->n_rows, WGMMA_ROWS) * ceil_div(p->w.n, WGMMA_ROWS);
+
+    return c->has_wgmma && p->w.dtype == c->config.weights &&
+           p->w.group == c->config.weights_group && !x->offsets &&
+           p->n_rows >= WGMMA_ROWS_MIN && 2 * n_tiles >= (size_t)c->n_sms;
+}
+
 static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
                                  const struct gemm_params *p, const struct expert_rows *x)
 {
@@ -109,9 +122,16 @@ static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
     q.x = *x;
     if (p->w.dtype < DTYPE_FLOATS)
         gemm_rows(stream, p->w.dtype, &q);
+    else if (takes_wgmma(c, p, x))
+        gemm_wgmma(stream, p->w.dtype, p->w.group, &q, c->arranged);
     else
         gemm_int(stream, p->w.dtype, p->w.group, &q);
     return cuda_launched(c, "gemm");
+}
+
+enum status gemm_ours(struct cuda_context *c, cudaStream_t stream, const struct gemm_params *p)
+{
+    return multiply_ours(c, stream, p, &no_experts);
 }
 
 enum status gemm_prepare(struct cuda_context *c)

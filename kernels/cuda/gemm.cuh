@@ -1,6 +1,7 @@
 /* gemm.cuh - the interface between gemm.cu and Tarn's own matrix products.
  *
- * Order of operations, the same for every number of rows T (promise P1, ARCHITECTURE.md). K is cut
+ * Order of operations, the same for every number of rows T (promise P1, ARCHITECTURE.md), but for
+ * gemm_wgmma.cu, which --batch-invariant does not use. K is cut
  * into at most GEMM_SPLITS ranges of gemm_split(K) elements. Inside a range, sums grow by mma
  * m16n8k16 with ascending k in steps of 32; for quantized weights the sum of each group starts at
  * 0, and then sum = fmaf(scale, group's sum, sum). For A8 and A4 the group's sum is of code - zero,
@@ -66,6 +67,9 @@ static inline uint32_t gemm_split(uint32_t k)
  * cannot compute it, and nothing was done. */
 NODISCARD enum status gemm_cublas(struct cuda_context *c, cudaStream_t stream,
                                   const struct gemm_params *p);
+/* A product by one of Tarn's kernels; its activations are rounded already. */
+NODISCARD enum status gemm_ours(struct cuda_context *c, cudaStream_t stream,
+                                const struct gemm_params *p);
 /* BF16 and F16. */
 void gemm_rows(cudaStream_t stream, enum dtype t, const struct product *p);
 /* F32, directly from the float activations. */

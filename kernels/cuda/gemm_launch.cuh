@@ -35,6 +35,23 @@ static void launch_tile(cudaStream_t stream, const struct product *p)
            Tile::SHARED_BYTES, stream, *p);
 }
 
+#define FOLD_THREADS 256
+
+/* Grid (ceil(N / FOLD_THREADS), T): a thread adds the sums of an output over the ranges of K. */
+static __global__ void __launch_bounds__(FOLD_THREADS) fold_kernel(struct product p)
+{
+    uint32_t n = blockIdx.x * FOLD_THREADS + threadIdx.x, t = blockIdx.y;
+    const float *from = p.partials + (size_t)t * p.n + n;
+    float v = 0;
+
+    let_next_begin(); /* a product, perhaps */
+    if (n >= p.n)
+        return;
+    for (uint32_t s = 0; s * p.split < p.k; s++)
+        v += from[(size_t)s * p.n_rows * p.n];
+    put_output(p, t, n, v);
+}
+
 /* A block for each tile and range of K, then the sums of the ranges. */
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
 static void launch_split(cudaStream_t stream, const struct product *p)

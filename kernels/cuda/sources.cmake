@@ -10,6 +10,7 @@ set(TARN_CUDA_SOURCES
     embed.cu
     experts.cu
     gemm.cu
+    gemm_choice.cu
     gemm_cublas.cu
     gemm_int.cu
     gemm_rows.cu
@@ -19,3 +20,6 @@ set(TARN_CUDA_SOURCES
     rmsnorm.cu
     rope.cu
     sample.cu)
+# Compiled for compute capability 9.0 alone, with the instructions that only it has.
+set(TARN_CUDA_SM90A_SOURCES
+    gemm_wgmma.cu)

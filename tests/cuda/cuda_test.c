@@ -76,7 +76,9 @@ static bool same_config(const struct device_config *a, const struct device_confi
 {
     return a->kind == b->kind && a->n_threads == b->n_threads && a->max_rows == b->max_rows &&
            a->max_k == b->max_k && a->max_heads == b->max_heads &&
-           a->max_head_dim == b->max_head_dim && a->batch_invariant == b->batch_invariant;
+           a->max_head_dim == b->max_head_dim && a->batch_invariant == b->batch_invariant &&
+           a->wgmma == b->wgmma && a->measure == b->measure && a->weights == b->weights &&
+           a->weights_group == b->weights_group;
 }
 
 struct device *cuda_device_for(const struct device_config *config)

@@ -48,6 +48,9 @@ enum emulation_wait {
     WAIT_MMA_F16,
     WAIT_LDMATRIX,
     WAIT_LDMATRIX_TRANSPOSED,
+    WAIT_WGMMA,
+    WAIT_WGMMA_GROUP, /* this one and all below: for something that others complete */
+    WAIT_BARRIER_PHASE,
     WAIT_KINDS
 };
 

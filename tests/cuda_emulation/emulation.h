@@ -11,6 +11,7 @@
  *   TARN_EMULATION_PROTECT=0    let host code access device memory (default: it faults)
  *   TARN_EMULATION_MEMORY_MB=n  memory of the device (default 1024)
  *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
+ *   TARN_EMULATION_WGMMA=1      products by wgmma take less time than by mma.sync (default: more)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
  *   TARN_EMULATION_DEVICES=0    emulate a machine without a GPU
  *   TARN_EMULATION_TRACE=FILE   a line for each kernel that ran (trace.cc)
@@ -41,6 +42,8 @@ void emulation_refuse_products(int refuse);
  * and have its bits; number 2 is the fastest, and adds in another order, which depends on whether
  * the shape has more than 64 rows. Count of products by an algorithm. */
 uint64_t emulation_products_by(unsigned algorithm);
+/* TARN_EMULATION_WGMMA, from now on. */
+void emulation_make_wgmma_fast(int fast);
 /* Make all calls fail, as after a fault in a kernel that destroyed the context. 0: stop failing. */
 void emulation_kill(int error);
 /* Count of runtime calls. */

@@ -8,7 +8,8 @@
  *
  * A collective is complete when all lanes of its mask that have not returned wait at it with the
  * same mask (CUDA C++ Programming Guide, "Warp Shuffle Functions"). A barrier is complete when all
- * threads that have not returned wait at the same source line. */
+ * threads that have not returned wait at the same source line. A bulk copy (async.cc) is done when
+ * no thread can run without it, or earlier, as drawn. */
 #include "internal.h"
 
 #include <stdarg.h>
@@ -29,9 +30,9 @@ static const char *const wait_names[WAIT_KINDS] = {
     "__syncthreads", "__syncthreads_or", "__syncthreads_and", "__syncthreads_count", "__syncwarp",
     "__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync", "__shfl_down_sync", "__ballot_sync",
     "__all_sync", "__any_sync", "__match_any_sync", "__reduce_sync", "mma_bf16", "mma_f16",
-    "ldmatrix_x4", "ldmatrix_x4 (transposed)"};
+    "ldmatrix_x4", "ldmatrix_x4 (transposed)", "wgmma_bf16", "wgmma_wait", "barrier_wait"};
 
-enum thread_state { RUNNABLE, WAITS_BLOCK, WAITS_WARP, RETURNED };
+enum thread_state { RUNNABLE, WAITS_BLOCK, WAITS_WARP, WAITS_OTHERS, RETURNED };
 
 struct copy {
     void *to;
@@ -55,6 +56,7 @@ struct thread {
     std::vector<copy> copies;
     uint64_t group; /* of copies, not yet committed */
     bool has_waited; /* for the kernels in front, in one that was launched early */
+    const std::function<bool()> *ready; /* while it waits for others */
 };
 
 struct warp {
@@ -198,8 +200,11 @@ static void report_waiting(void)
 /* Choose the thread that runs next. */
 static thread *draw(void)
 {
-    if (!grid.runnable_warps)
-        deadlock("every thread that has not returned waits for others");
+    if (grid.early_copies && async_is_under_way() && random_to(8) == 0)
+        async_progress();
+    while (!grid.runnable_warps)
+        if (!async_progress())
+            deadlock("every thread that has not returned waits for others");
     unsigned w;
     switch (grid.how) {
     case WARPS_IN_ORDER:
@@ -233,6 +238,45 @@ static void wait_until_runnable(thread *me)
 {
     while (me->state != RUNNABLE)
         resume(me, draw());
+}
+
+unsigned grid_thread(const char *what)
+{
+    return self(what)->number;
+}
+
+unsigned grid_n_threads(void)
+{
+    return grid.n_threads;
+}
+
+char *grid_shared(size_t *n_bytes)
+{
+    *n_bytes = grid.shared_bytes;
+    return grid.shared;
+}
+
+void grid_wait(emulation_wait kind, emulation_place place, const std::function<bool()> &ready)
+{
+    thread *me = self(wait_names[kind]);
+
+    me->kind = kind;
+    me->place = place;
+    me->mask = ~0u;
+    while (!ready()) {
+        me->ready = &ready;
+        leave_runnable(me, WAITS_OTHERS);
+        wait_until_runnable(me);
+    }
+}
+
+void grid_wake(void)
+{
+    for (unsigned i = 0; i < grid.n_threads; i++) {
+        thread *t = &grid.threads[i];
+        if (t->state == WAITS_OTHERS && (*t->ready)())
+            make_runnable(t);
+    }
 }
 
 void emulation_yield(void)
@@ -484,6 +528,7 @@ static void thread_returns(thread *me)
     if (grid.early && !me->has_waited)
         emulation_die("a thread ends without wait_for_inputs(), in a kernel that was launched "
                       "early: kernels behind it may begin before those in front have ended");
+    async_end_thread(me->number);
     leave_runnable(me, RETURNED);
     w->alive &= ~(1u << lane_of(me));
     grid.n_alive--;
@@ -593,6 +638,7 @@ static void run_block(dim3 block)
     prepare_threads(block);
     draw_order();
     resume(nullptr, draw());
+    async_end_block();
 }
 
 void grid_run(const char *name, const void *kernel, dim3 blocks, dim3 block, size_t shared_bytes,

@@ -42,6 +42,21 @@ void random_fill(void *p, size_t n_bytes); /* not checked by sanitizers */
 void grid_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
               bool early, const std::function<void()> &body);
 bool grid_is_running(void);
+/* The running thread's number in its block, and the number of threads. `what` names the caller. */
+unsigned grid_thread(const char *what);
+unsigned grid_n_threads(void);
+/* The block's dynamic shared memory. */
+char *grid_shared(size_t *n_bytes);
+/* Let other threads run until ready() is true; grid_wake() asks it again. */
+void grid_wait(emulation_wait kind, emulation_place place, const std::function<bool()> &ready);
+void grid_wake(void);
+
+/* async.cc: work that threads start and do not wait for at once. */
+void async_end_thread(unsigned number);
+void async_end_block(void);
+bool async_is_under_way(void);
+/* Complete one piece of work, drawn at random; false: there is none. */
+bool async_progress(void);
 
 /* shared.cc: the static shared arrays of the kernel's file. */
 void shared_fill(const void *kernel);

@@ -20,5 +20,7 @@ struct planted_case {
 
 extern const struct planted_case planted_cases[];
 extern const unsigned n_planted_cases;
+extern const struct planted_case planted_async_cases[]; /* planted_async.cu */
+extern const unsigned n_planted_async_cases;
 
 #endif

@@ -1,7 +1,8 @@
 /* test_planted_bugs.cc - shows that the emulation finds missing barriers and similar bugs.
  *
- * Each case of planted.cu runs in a child process with many seeds. The correct form must always
- * pass; the form with the bug must fail at least once, by a wrong result or a crash. Usage:
+ * Each case of planted.cu and planted_async.cu runs in a child process with many seeds. The correct
+ * form must always pass; the form with the bug must fail at least once, by a wrong result or a
+ * crash. Usage:
  *   test_planted_bugs [-v]     -v: print the children's messages */
 #include "emulation.h"
 #include "planted.cuh"
@@ -103,6 +104,8 @@ int main(int argc, char **argv)
     verbose = argc > 1 && strcmp(argv[1], "-v") == 0;
     for (unsigned i = 0; i < n_planted_cases; i++)
         good = check_case(&planted_cases[i]) && good;
+    for (unsigned i = 0; i < n_planted_async_cases; i++)
+        good = check_case(&planted_async_cases[i]) && good;
     good = check_floats() && good;
     return good ? 0 : 1;
 }

@@ -551,7 +551,9 @@ static void time_decisive_products(struct speed *s)
     time_gemm(s, "down", DTYPE_I4, 32, h.dim, h.ffn, less(s, 64));
     time_gemm(s, "output", DTYPE_I8, 128, h.n_vocab, h.dim, less(s, 64));
     time_gemm(s, "gate_up", DTYPE_BF16, 0, 2 * h.ffn, h.dim, less(s, 2048));
+    /* By wgmma, if it was chosen: the ops' name tells. */
     time_gemm(s, "gate_up", DTYPE_I4, 32, 2 * h.ffn, h.dim, less(s, 2048));
+    time_gemm(s, "o", DTYPE_I4, 32, h.dim, h.dim, less(s, 2048));
 }
 
 void speed_decisive(struct speed *s)

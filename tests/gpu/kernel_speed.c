@@ -52,6 +52,10 @@ void speed_open(struct speed *s, bool batch_invariant)
                                    .max_k = 14336,
                                    .max_heads = 32,
                                    .max_head_dim = 128,
+                                   .weights = DTYPE_I4, /* whose products may run on wgmma */
+                                   .weights_group = 32,
+                                   .measure = true,
+                                   .wgmma = true,
                                    .batch_invariant = batch_invariant};
     struct buf why;
 

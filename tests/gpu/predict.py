@@ -2,7 +2,8 @@
 """Floor and predicted time of a step of a Llama model on a GPU: arithmetic, op by op.
 
     predict.py [--model DIR] [--weights bf16|fp8|int8[:GROUP]|int4[:GROUP]] [--sequences N]
-               [--rows N] [--context N] [--shared N] [--invariant] [--eager] [device options]
+               [--rows N] [--context N] [--shared N] [--invariant] [--eager] [--no-wgmma]
+               [device options]
     predict.py --table                      every row of the table of floors and predictions
     predict.py --write PAGE, --check PAGE   the same, between the marks of a page
 
@@ -32,6 +33,7 @@ BLOCK, SEGMENT, GROUP_SEGMENTS, TILE, QUERIES = 32, 256, 8, 64, 64
 MMA_ROWS = 16
 KV_BYTES = 2  # of an element
 NARROW_ROWS_MAX = 64
+WGMMA_ROWS, PIECE_K = 128, 128  # a tile's rows; elements of K of a piece of activations
 
 # (lower, upper) end of what is not measured: shares of a rate, microseconds, bytes per second.
 GUESSES: dict[str, tuple[float, float]] = {
@@ -46,6 +48,8 @@ GUESSES: dict[str, tuple[float, float]] = {
     "bytes of other ops": (0.50, 0.80),
     "operations of cuBLASLt": (0.80, 0.95),
     "operations of mma.sync tiles": (0.40, 0.55),
+    "operations of wgmma, groups of 128": (0.60, 0.80),
+    "operations of wgmma, groups of 32": (0.45, 0.60),
     "operations of prefill attention": (0.25, 0.35),
     "L2 rate, TB/s": (4.0, 5.5),
 }
@@ -127,6 +131,7 @@ class Step:
     context: int
     invariant: bool = False  # Tarn's own products instead of cuBLASLt's
     eager: bool = False  # --enforce-eager
+    wgmma: bool = False  # products of many rows with quantized weights on Hopper's instructions
     most_rows: int = 512  # of a bucket
     shared: int = 0  # first tokens of the context whose KV all sequences have in common
 
@@ -188,7 +193,8 @@ class Launch:
 @dataclass
 class Op:
     """One op, `times` times in a step. Bytes are of device memory but for l2_bytes. `counted`
-    are bytes that the emulation counts: by load_weight16, load_once16 and cp_async16."""
+    are bytes that the emulation counts, of launches[counted_launch]: by load_weight16,
+    load_once16, and cp_async16 or bulk_copy."""
     name: str
     times: int
     launches: list[Launch]
@@ -199,6 +205,7 @@ class Op:
     op_share: str = "operations of mma.sync tiles"
     busy: float = 1.0  # share of the device that has blocks
     counted: tuple[int, int, int] = (0, 0, 0)
+    counted_launch: int = 0
     floor_bytes: float = 0  # that any implementation moves
     floor_operations: float = field(default=0)
 
@@ -255,9 +262,35 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
               counted=(0, 0, int(x * n * kp * each) + 2 * y * t * kp))
 
 
+def wgmma_product(weights: tuple[str, int], n: int, k: int, t: int) -> Op:
+    """A tile's activations come once for each 128 outputs, in pieces that a launch before made."""
+    name, group = weights
+    kp, each = row_elements(k), 0.5 if name == "int4" else 1
+    x, y = up(t, WGMMA_ROWS), up(n, WGMMA_ROWS)
+    arranged = x * WGMMA_ROWS * kp * 2
+    read = int(x * y * WGMMA_ROWS * kp * each)
+    loads_16 = name == "fp8" or (name, group) == ("int4", 32)
+    return Op("", 1, [Launch("arrange_kernel", kp // PIECE_K, x), Launch("wgmma_kernel", x, y)],
+              weight_bytes(weights, n, k) + 4 * t * n,
+              f"bytes of {'an' if name != 'bf16' else 'a'} {name} product with few rows",
+              l2_bytes=read + y * arranged + 2 * t * kp + arranged, operations=2 * t * n * kp,
+              op_share=f"operations of wgmma, groups of {group}",
+              counted=(read if loads_16 else 0, 0, y * arranged), counted_launch=1)
+
+
+def takes_wgmma(device: Device, step: Step, weights: tuple[str, int], layers: tuple[str, int],
+                n: int, t: int) -> bool:
+    tiles = up(t, WGMMA_ROWS) * up(n, WGMMA_ROWS)
+    return bool(step.wgmma and not step.invariant and weights[1] and weights == layers
+                and t > NARROW_ROWS_MAX and 2 * tiles >= device.n_sms)
+
+
 def product(device: Device, step: Step, name: str, times: int, weights: tuple[str, int], n: int,
-            k: int, t: int, adds: bool = False) -> Op:
-    if weights[1] or step.invariant or t == 1:
+            k: int, t: int, adds: bool = False, layers: tuple[str, int] = ("", 0)) -> Op:
+    """layers: the weights of most products, which alone run on wgmma."""
+    if takes_wgmma(device, step, weights, layers, n, t):
+        op = wgmma_product(weights, n, k, t)
+    elif weights[1] or step.invariant or t == 1:
         op = own_product(device, weights, n, k, t)
     else:
         op = Op("", 1, [Launch("cublasLtMatmul", n, t, row_elements(k))],
@@ -371,7 +404,7 @@ def step_ops(device: Device, m: Model, step: Step, samples: bool = True) -> list
     table = 2 if m.group == 0 else 1
 
     def of_layer(name: str, n: int, k: int, adds: bool = False) -> Op:
-        return product(device, step, name, layers, weights, n, k, t, adds)
+        return product(device, step, name, layers, weights, n, k, t, adds, weights)
 
     ops = [rows_op("embed", "embed_kernel", 1, t, m.dim, 4 + table),
            Op("norms", 2 * layers, [Launch("rmsnorm_kernel", t)], 6 * t * m.dim),
@@ -383,7 +416,7 @@ def step_ops(device: Device, m: Model, step: Step, samples: bool = True) -> list
            of_layer("down", m.dim, m.ffn, True),
            rows_op("gather", "embed_kernel", 1, r, m.dim, 8),
            Op("last norm", 1, [Launch("rmsnorm_kernel", r)], 6 * r * m.dim),
-           product(device, step, "output", 1, m.output, m.vocab, m.dim, r)]
+           product(device, step, "output", 1, m.output, m.vocab, m.dim, r, layers=weights)]
     if samples:
         r = step.sequences
         ops.append(Op("sample", 1, [Launch("sample_kernel", r)], 4 * r * m.vocab,
@@ -446,6 +479,8 @@ CASES = [
     Case("decode 1 at 1k, int4", "int4", Step(1, 1, 1024), 2.4),
     Case("decode 1 at 1k, int8", "int8", Step(1, 1, 1024), 3.4),
     Case("decode 1 at 1k, fp8", "fp8", Step(1, 1, 1024), 3.4),
+    Case("prefill 2k, int4", "int4", Step(1, 2048, 0, wgmma=True), None),
+    Case("prefill 2k, int8", "int8", Step(1, 2048, 0, wgmma=True), None),
     Case("products of 64 rows, int4", "int4", Step(64, 1, 0), 2.2, products=True),
 ]
 
@@ -529,6 +564,7 @@ def main() -> int:
     parser.add_argument("--shared", type=int, default=0)
     parser.add_argument("--invariant", action="store_true")
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--no-wgmma", action="store_true")
     parser.add_argument("--copy-rate", type=float, default=Device.copy_rate)
     parser.add_argument("--matrix-rate", type=float, default=Device.matrix_rate)
     parser.add_argument("--multiprocessors", type=int, default=Device.n_sms)
@@ -548,7 +584,7 @@ def main() -> int:
         print("\n".join(cases_table(device, Model.load(a.model))))
     else:
         print_step(device, Model.load(a.model).quantized(a.weights),
-                   Step(a.sequences, a.rows, a.context, a.invariant, a.eager,
+                   Step(a.sequences, a.rows, a.context, a.invariant, a.eager, not a.no_wgmma,
                         shared=min(a.shared, a.context)))
     return 0
 

@@ -9,7 +9,7 @@ HERE = Path(__file__).resolve().parent
 PLAN_SECONDS = 480.0
 FIND_SECONDS = 5.0  # what finding the programs may take beside the steps
 KERNEL_TESTS = ("activation", "attention", "attention_shared", "experts", "gemm", "kv_copy",
-                "norms", "sample", "small", "same_tokens_gpu")
+                "norms", "sample", "small", "wgmma", "same_tokens_gpu")
 PORT = 18093
 
 
@@ -75,9 +75,9 @@ def make_steps(bin_dir: Path, work: Path) -> list[Step]:
         Step("decisive", 40, [Command("decisive", [speed, "--decisive", "--max-seconds", "35",
                                                    str(work / "decisive.csv")], FULL_SIZE)]),
         Step("model", 75, [bench(bin_dir, work, "bench-8b", decode_and_prefill),
-                           bench(bin_dir, work, "bench-8b-int4", ["decode:1:1024"],
+                           bench(bin_dir, work, "bench-8b-int4", ["decode:1:1024", "prefill:2048"],
                                  "--quantization", "int4"),
-                           bench(bin_dir, work, "bench-8b-int8", ["decode:1:1024"],
+                           bench(bin_dir, work, "bench-8b-int8", ["decode:1:1024", "prefill:2048"],
                                  "--quantization", "int8"),
                            bench(bin_dir, work, "bench-8b-fp8", ["decode:1:1024"],
                                  "--quantization", "fp8")]),

@@ -16,12 +16,14 @@ int test_activation_main(void);
 int test_attention_main(void);
 int test_attention_shared_main(void);
 int test_device_main(void);
+int test_experts_main(void);
 int test_gemm_main(void);
 int test_kv_copy_main(void);
 int test_norms_main(void);
 int test_same_tokens_gpu_main(void);
 int test_sample_main(void);
 int test_small_main(void);
+int test_wgmma_main(void);
 
 static const struct {
     const char *name;
@@ -31,12 +33,14 @@ static const struct {
     {"attention", test_attention_main},
     {"attention_shared", test_attention_shared_main},
     {"device", test_device_main},
+    {"experts", test_experts_main},
     {"gemm", test_gemm_main},
     {"kv_copy", test_kv_copy_main},
     {"norms", test_norms_main},
     {"same_tokens_gpu", test_same_tokens_gpu_main},
     {"sample", test_sample_main},
     {"small", test_small_main},
+    {"wgmma", test_wgmma_main},
 };
 
 static int without_gpu(void)

@@ -23,11 +23,21 @@ GOOD = """.version 9.0
     cp.async.cg.shared.global [%r1], [%rd1], 16, %r2;
 }
 """
+WGMMA = """.version 9.0
+.target sm_90a
+.visible .entry _Z12wgmma_kernelIL5dtype4ELi32EEv7productPKh(
+) {
+    ld.global.nc.L1::no_allocate.v4.u32 {%r1,%r2,%r3,%r4}, [%rd1];
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd2], %r2, [%r3];
+    wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%f1}, {%r1}, %rd1, p, 1, 1, 0;
+}
+"""
 
 
 def good_ptx_passes() -> None:
     assert cuda_ptx.check(GOOD) == []
     assert len(cuda_ptx.entries(GOOD)) == 2
+    assert cuda_ptx.check(WGMMA) == []
 
 
 def each_rule_finds_its_fault() -> None:
@@ -44,10 +54,22 @@ def each_rule_finds_its_fault() -> None:
         assert len(found) == 1 and words in found[0], (old, new, found)
 
 
+def products_of_a_warpgroup_have_their_rules() -> None:
+    copy = "cp.async.cg.shared.global [%r1], [%rd1], 16, %r2;"
+    for old, new, words in (
+            ("no_allocate.v4.u32", "no_allocate.v2.u32", "weights are not"),
+            ("cp.async.bulk", "cp.none", "bulk copies alone"),
+            ("wgmma.mma_async", copy + " wgmma.mma_async", "bulk copies alone"),
+            ("wgmma.mma_async", "mma", "no products")):
+        found = cuda_ptx.check(WGMMA.replace(old, new))
+        assert len(found) == 1 and words in found[0], (old, new, found)
+
+
 def older_gpus_have_no_wait() -> None:
     ptx = GOOD.replace("sm_90", "sm_80").replace("griddepcontrol.wait;", "")
     assert cuda_ptx.check(ptx) == []
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests([good_ptx_passes, each_rule_finds_its_fault, older_gpus_have_no_wait]))
+    sys.exit(run_tests([good_ptx_passes, each_rule_finds_its_fault,
+                        products_of_a_warpgroup_have_their_rules, older_gpus_have_no_wait]))

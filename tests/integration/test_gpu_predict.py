@@ -38,7 +38,8 @@ def step_of(n: int, rows: int, context: int, shared: int = 0, **mode: Any) -> pr
     return predict.Step(n, rows, context, shared=shared, **mode)
 
 
-def trace(folder: Path, steps: list[tuple[int, ...]], *options: str) -> list[list[list[str]]]:
+def trace(folder: Path, steps: list[tuple[int, ...]], *options: str,
+          wgmma: bool = False) -> list[list[list[str]]]:
     """The traced lines of each step; a step has an embedding and a gather, which is one too."""
     file = folder / "trace"
     argv = [str(tarn_test.program("tarn-bench-emulated")), "--model", str(folder), "--load-format",
@@ -47,7 +48,8 @@ def trace(folder: Path, steps: list[tuple[int, ...]], *options: str) -> list[lis
     for step in steps:
         argv += ["--case", predict.Case("", "", step_of(*step), None).bench]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL,
-                   env={**os.environ, "TARN_EMULATION_TRACE": str(file)})
+                   env={**os.environ, "TARN_EMULATION_TRACE": str(file),
+                        "TARN_EMULATION_WGMMA": str(int(wgmma))})
     found: list[list[list[str]]] = []
     n_embeds = 0
     for line in file.read_text().splitlines():
@@ -75,18 +77,19 @@ def expected(ops: list[predict.Op]) -> Counter:
     rows: Counter = Counter()
     for op in ops:
         for i, n in enumerate(op.launches):
-            rows[(n.kernel, n.x, n.y, n.z, *(op.counted if i == 0 else (0, 0, 0)))] += op.times
+            counts = op.counted if i == op.counted_launch else (0, 0, 0)
+            rows[(n.kernel, n.x, n.y, n.z, *counts)] += op.times
     return rows
 
 
-def check(folder: Path, weights: str, *options: str) -> None:
+def check(folder: Path, weights: str, *options: str, wgmma: bool = False) -> None:
     model = predict.Model.load(folder).quantized(weights)
     mode = {"invariant": "--batch-invariant" in options, "eager": "--enforce-eager" in options,
-            "most_rows": MOST_ROWS}
+            "most_rows": MOST_ROWS, "wgmma": wgmma}
     wanted = [expected(predict.step_ops(DEVICE, model, step_of(*s, **mode), samples=False))
               for s in STEPS]
     seen = [0] * len(STEPS)
-    for step in trace(folder, STEPS, *options):
+    for step in trace(folder, STEPS, *options, wgmma=wgmma):
         got = counted(step)
         assert got in wanted, f"{weights}: a step that no case predicts: {sorted(got.items())}, " \
                               f"beside {[sorted((w - got).items()) for w in wanted]}"
@@ -94,11 +97,11 @@ def check(folder: Path, weights: str, *options: str) -> None:
     assert all(seen), f"{weights}: no step has the counts of case {seen.index(0)}"
 
 
-def with_model(weights: str, *options: str) -> None:
+def with_model(weights: str, *options: str, wgmma: bool = False) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(CONFIG))
-        check(folder, weights, *options)
+        check(folder, weights, *options, wgmma=wgmma)
 
 
 def products_of_cublas_are_counted() -> None:
@@ -115,6 +118,10 @@ def int4_products_are_counted() -> None:
 
 def int8_products_are_counted() -> None:
     with_model("int8", "--quantization", "int8", "--enforce-eager")
+
+
+def products_by_wgmma_are_counted() -> None:
+    with_model("int4", "--quantization", "int4", wgmma=True)
 
 
 def fp8_products_are_counted() -> None:
@@ -156,6 +163,6 @@ if __name__ == "__main__":
     sys.exit(run_tests([the_row_of_products_is_their_sum,
                         products_of_cublas_are_counted, invariant_products_are_counted,
                         int4_products_are_counted, int8_products_are_counted,
-                        fp8_products_are_counted,
+                        fp8_products_are_counted, products_by_wgmma_are_counted,
                         the_page_has_the_tables_of_the_program,
                         floors_are_bytes_over_the_copy_rate], 2))

@@ -9,6 +9,8 @@ about the product kernels, whose speed is that of their loads:
                    loaded 16 bytes a lane; before griddepcontrol.wait nothing is stored, and no
                    activations are loaded: the kernel may begin while the one before still writes
                    them
+    wgmma_kernel   activations come by bulk copies alone; weights of fp8 and int4 in groups of 32
+                   are loaded 16 bytes a lane
 """
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
 COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
 # Mangled: F16, BF16, F8, I4 with groups of 32.
-WIDE_WEIGHTS = re.compile(r"narrow_kernelIL5dtype(?:[127]E|4ELi32E)")
+WIDE_WEIGHTS = re.compile(r"(?:narrow|wgmma)_kernelIL5dtype(?:[127]E|4ELi32E)")
 
 
 def entries(text: str) -> dict[str, str]:
@@ -50,6 +52,17 @@ def check_tile(name: str, body: str) -> list[str]:
     return [] if widths == {"16"} else [f"{name}: copies of {sorted(widths)} bytes instead of 16"]
 
 
+def check_wgmma(name: str, body: str) -> list[str]:
+    errors = []
+    if "wgmma.mma_async" not in body:
+        errors.append(f"{name}: no products of a warpgroup")
+    if "cp.async.bulk." not in body or COPY.search(body):
+        errors.append(f"{name}: activations do not come by bulk copies alone")
+    if WIDE_WEIGHTS.search(name) and WEIGHT16 not in body:
+        errors.append(f"{name}: weights are not loaded 16 bytes a lane ({WEIGHT16})")
+    return errors
+
+
 def check(text: str) -> list[str]:
     """The faults of a PTX file."""
     target = TARGET.search(text)
@@ -59,4 +72,6 @@ def check(text: str) -> list[str]:
             errors += check_narrow(name, body, int(target[1]) if target else 0)
         elif "tile_kernel" in name:
             errors += check_tile(name, body)
+        elif "wgmma_kernel" in name:
+            errors += check_wgmma(name, body)
     return errors

@@ -4,7 +4,9 @@
     cuda_report.py [--nvcc PATH] [--csv FILE] [--jobs N] [--arch 80,90] [SOURCE.cu...]
     cuda_report.py --show FILE      prints the table of an earlier --csv again
 
-Warnings are errors, and so is a kernel that spills registers to memory; there are no exceptions.
+Warnings are errors, and so are a kernel that spills registers to memory, and products of a
+warpgroup that ptxas puts one behind the other; there are no exceptions. Sources of
+TARN_CUDA_SM90A_SOURCES are compiled for sm_90a alone.
 Product kernels must load as wide as cuda_ptx.py says.
 The table has, for each kernel and architecture: registers per thread, barriers, static shared
 memory, stack and spills in bytes. Exit status 77 without nvcc, 1 when anything failed.
@@ -36,7 +38,8 @@ MAY_SPILL: frozenset[str] = frozenset()
 SKIP = 77
 DTYPES = {0: "f32", 1: "f16", 2: "bf16", 3: "i8", 4: "i4", 5: "a8", 6: "a4", 7: "f8"}  # enum dtype
 
-ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
+ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)a?'")
+SERIALIZED = re.compile(r"Potential Performance Loss")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(?:.*?, (\d+) bytes smem)?")
 INFORMATION = re.compile(r"^ptxas info|bytes stack frame|bytes cumulative stack")
@@ -79,6 +82,12 @@ def sources() -> list[Path]:
     return [FOLDER / name for name in listed]
 
 
+def sm90a_sources() -> set[str]:
+    text = (FOLDER / "sources.cmake").read_text()
+    listed = re.search(r"TARN_CUDA_SM90A_SOURCES\b([^)]*)", text)
+    return set(re.findall(r"[\w/]+\.cu\b", listed[1])) if listed else set()
+
+
 def parse(file: str, log: str) -> list[Kernel]:
     """ptxas writes for each kernel: its name, its stack, its registers."""
     kernels: list[Kernel] = []
@@ -96,8 +105,11 @@ def parse(file: str, log: str) -> list[Kernel]:
 
 
 def compile_one(nvcc: str, path: Path, archs: list[str], out: Path) -> Compiled:
-    targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
-    targets.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+    if path.name in sm90a_sources():
+        targets = ["-gencode=arch=compute_90a,code=sm_90a"]
+    else:
+        targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
+        targets.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
     kept = out / path.stem
     kept.mkdir()
     begin = time.monotonic()
@@ -108,8 +120,9 @@ def compile_one(nvcc: str, path: Path, archs: list[str], out: Path) -> Compiled:
     narrow = [error for ptx in sorted(kept.glob("*.ptx"))
               for error in cuda_ptx.check(ptx.read_text(errors="replace"))]
     shutil.rmtree(kept)
-    lines = [l for l in log.splitlines() if not INFORMATION.search(l)]
-    bad = run.returncode or any(re.search(r"\b(error|warning)\b", l, re.I) for l in lines)
+    lines = [l for l in log.splitlines() if SERIALIZED.search(l) or not INFORMATION.search(l)]
+    bad = run.returncode or any(re.search(r"\b(error|warning)\b", l, re.I) or SERIALIZED.search(l)
+                                for l in lines)
     errors = "\n".join(lines).strip() or f"nvcc ended with {run.returncode}"
     return Compiled(path.name, time.monotonic() - begin, parse(path.name, log),
                     "\n".join([*([errors] if bad else []), *narrow]))

@@ -26,6 +26,8 @@ static const struct option_row rows[] = {
            "where to compute; on a GPU the machine's limits are not measured"),
     SWITCH(NULL, "batch-invariant", batch_invariant,
            "GPU: products in an order that no batch changes"),
+    SWITCH(NULL, "no-wgmma", no_wgmma,
+           "GPU: long prompts with quantized weights by mma.sync on every GPU"),
     SWITCH(NULL, "enforce-eager", enforce_eager,
            "GPU: launch the kernels of each step one by one, without CUDA graphs"),
     TEXT(NULL, "cpu-variant", cpu_variant, "auto", "NAME",

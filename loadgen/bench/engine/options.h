@@ -32,6 +32,7 @@ struct bench_options {
     bool no_limits;
     bool profile;
     bool batch_invariant;
+    bool no_wgmma;
     bool enforce_eager;
     bool want_help;
     bool want_version;

@@ -102,6 +102,7 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
     else if (strcmp(o->device, "cuda") == 0)
         d.kind = DEVICE_CUDA;
     d.batch_invariant = o->batch_invariant;
+    d.wgmma = !o->no_wgmma;
     enum status s = device_open(&r->device, &d, why);
     if (s == OK && o->profile && m->family != &family_llama)
         s = buf_why(why, ERR_UNSUPPORTED,
