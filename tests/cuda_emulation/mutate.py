@@ -33,6 +33,7 @@ TESTS = {
     'gemm.cu': ['gemm'],
     'gemm_int.cu': ['gemm'],
     'gemm_rows.cu': ['gemm'],
+    'crc32c.cu': ['crc32c'],
     'kv_copy.cu': ['kv_copy'],
     'rmsnorm.cu': ['small'],
     'rope.cu': ['small'],

@@ -17,6 +17,7 @@ int test_attention_main(void);
 int test_attention_shared_main(void);
 int test_device_main(void);
 int test_gemm_main(void);
+int test_crc32c_main(void);
 int test_kv_copy_main(void);
 int test_norms_main(void);
 int test_same_tokens_gpu_main(void);
@@ -32,6 +33,7 @@ static const struct {
     {"attention_shared", test_attention_shared_main},
     {"device", test_device_main},
     {"gemm", test_gemm_main},
+    {"crc32c", test_crc32c_main},
     {"kv_copy", test_kv_copy_main},
     {"norms", test_norms_main},
     {"same_tokens_gpu", test_same_tokens_gpu_main},
