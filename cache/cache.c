@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "cache/cache_seq_inner.h"
 #include "cache/policy/replace.h"
 #include "kernels/device.h"
@@ -56,6 +57,21 @@ void cache_assert_owner(struct cache *c)
 
 /* --- life --- */
 
+/* Prepare to share device memory, if it can be shared. Without that KV goes through the host. */
+static void open_near(struct cache *c)
+{
+    const struct cache_config *config = &c->config;
+    struct device *self = device_group_self(&config->group);
+    enum status s;
+
+    if (!config->remote.url || !config->remote.shares_device || device_is_host(self))
+        return;
+    s = tier_near_open(&c->near, self, kv_block_bytes(&config->pool));
+    if (s != OK)
+        log_event(LOG_WARN, "GPU memory is not shared with other instances", "why=\"%s\"",
+                  status_words(s));
+}
+
 static enum status open_memory(struct cache *c)
 {
     const struct cache_config *config = &c->config;
@@ -63,12 +79,13 @@ static enum status open_memory(struct cache *c)
     bool is_separate = !device_is_host(self) || config->always_copy;
     uint64_t n_shared = is_separate ? 0 : config->n_host_blocks;
     struct tier_device_config device = {.device = self,
+                                        .near = c->near,
                                         .block_bytes = kv_block_bytes(&config->pool),
                                         .n_blocks = config->pool.n_blocks,
                                         .n_shared = (uint32_t)n_shared,
                                         .is_separate = is_separate,
-                                        .has_other_tiers =
-                                            config->n_host_blocks > 0 || config->disk.path};
+                                        .has_other_tiers = config->n_host_blocks > 0 ||
+                                                           config->disk.path || config->remote.url};
     enum status s;
 
     if (config->pool.n_blocks + n_shared > UINT32_MAX / 2)
@@ -105,6 +122,16 @@ static void register_memory(struct cache *c, enum cache_tier which, uint32_t n_b
         pool_register(c->pool, tier_memory(t, 0), n_blocks * kv_block_bytes(&c->config.pool));
 }
 
+/* Let the pool lend from device memory to instances that can map it. */
+static void export_memory(struct cache *c)
+{
+    uint8_t handle[POOL_HANDLE_BYTES];
+
+    if (device_export(device_group_self(&c->config.group),
+                      tier_device_memory(c->tiers[CACHE_DEVICE]), handle) == OK)
+        pool_export(c->pool, handle, c->config.pool.n_blocks * kv_block_bytes(&c->config.pool));
+}
+
 static void register_all(struct cache *c)
 {
     bool shares = tier_is_addressable(c->tiers[CACHE_DEVICE]); /* the host's blocks lie behind */
@@ -113,6 +140,18 @@ static void register_all(struct cache *c)
                     c->config.pool.n_blocks + (shares ? c->config.n_host_blocks : 0));
     if (!shares)
         register_memory(c, CACHE_HOST, c->config.n_host_blocks);
+    if (c->near)
+        export_memory(c);
+}
+
+static enum status map_memory(void *arg, const uint8_t handle[POOL_HANDLE_BYTES], void **memory)
+{
+    return device_map(arg, handle, memory);
+}
+
+static void unmap_memory(void *arg, void *memory)
+{
+    device_unmap(arg, memory);
 }
 
 static enum status join_pool(struct cache *c, struct buf *why)
@@ -135,7 +174,11 @@ static enum status join_pool(struct cache *c, struct buf *why)
                                  .query_floats = r->n_heads * c->config.pool.head_dim,
                                  .tile_floats = r->n_heads * (c->config.pool.head_dim + 2),
                                  .n_layers = c->config.pool.n_layers,
-                                 .balances = r->balances};
+                                 .balances = r->balances,
+                                 .map = c->near ? map_memory : NULL,
+                                 .unmap = unmap_memory,
+                                 .map_arg = self,
+                                 .machine = r->machine};
     struct tier_remote_config remote = {
         .device = self, .block_bytes = config.block_bytes, .n_blocks = r->n_blocks};
     enum status s = cache_events_create(&c->pool_events, N_POOL_EVENTS, false);
@@ -151,6 +194,7 @@ static enum status join_pool(struct cache *c, struct buf *why)
         return s;
     register_all(c);
     remote.pool = c->pool;
+    remote.near = c->near;
     return tier_remote_open(&c->tiers[CACHE_REMOTE], &remote, why);
 }
 
@@ -170,6 +214,7 @@ static enum status init_cache(struct cache *c, struct buf *why)
 
     if (s != OK)
         return s;
+    open_near(c);
     s = open_memory(c);
     if (s == OK && c->config.disk.path && (s = open_disk(c, why)) != OK)
         return s; /* it has said why */
@@ -177,6 +222,8 @@ static enum status init_cache(struct cache *c, struct buf *why)
         return s;
     if (s == OK)
         s = store_create(&c->store, &c->config, c->tiers, c->pool, policy, why);
+    if (s == OK && c->near)
+        s = store_lend_near(c->store, c->near);
     if (s == OK) {
         store_send_events(c->store, c->pool_events,
                           c->config.prefix_caching ? c->config.kv_events : NULL);
@@ -225,10 +272,12 @@ void cache_destroy(struct cache *c)
     ASSERT(c->n_seqs == 0);
     store_destroy(c->store);
     tier_close(c->tiers[CACHE_REMOTE]);
-    pool_close(c->pool); /* before the memory from which it lends is freed */
+    tier_near_wait(c->near); /* before the memory from which it copies is unmapped */
+    pool_close(c->pool);     /* before the memory from which it lends is freed */
     cache_events_destroy(c->pool_events);
     for (enum cache_tier t = 0; t < CACHE_REMOTE; t++)
         tier_close(c->tiers[t]);
+    tier_near_close(c->near);
     free(c->meta);
     free(c);
 }

@@ -117,6 +117,9 @@ struct cache_remote_config {
     enum status (*attend)(void *arg, const struct pool_attend *a);
     void *attend_arg;
     bool balances;           /* as struct pool_config */
+    bool shares_device;      /* a GPU's KV is lent to processes of this machine, and read from them,
+                                without the host in between (CUDA IPC) */
+    const char *machine;     /* as struct pool_config */
     uint32_t n_blocks;       /* of others that may be known at a time; 0: 16384 */
     void (*wake)(void *arg); /* cache_poll() has something to do; any thread */
     void *wake_arg;

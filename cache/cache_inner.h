@@ -16,6 +16,7 @@ struct cache {
     struct tier *tiers[CACHE_N_TIERS]; /* NULL: there is no such tier */
     struct store *store;
     struct pool *pool;                /* NULL: no pool */
+    struct tier_near *near;           /* NULL: device memory is not shared */
     struct cache_events *pool_events; /* from the store to the pool */
     struct pool_meta *meta;           /* [POOL_PATH_MAX] scratch; with a pool only */
     uint64_t load_set_ns;             /* cache_set_load() */

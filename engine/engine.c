@@ -62,6 +62,7 @@ void engine_config_init(struct engine_config *c)
                                 .kv_preload = DEFAULT_KV_PRELOAD,
                                 .pool_query = DEFAULT_POOL_QUERY,
                                 .pool_balance = true,
+                                .pool_device_ipc = true,
                                 .cache_policy = DEFAULT_CACHE_POLICY,
                                 .check_each_step = CHECK_EACH_STEP};
 }
@@ -425,6 +426,7 @@ static struct cache_remote_config remote_shape(struct engine *e)
         .query = (enum cache_query)flag_choice_at(POOL_QUERY_NAMES, c->pool_query),
         .query_ms = c->pool_query_ms,
         .balances = c->pool_balance,
+        .shares_device = c->pool_device_ipc,
         .n_heads = e->model.n_heads,
         .attend = e->attend ? attend_tiles : NULL,
         .attend_arg = e->attend,

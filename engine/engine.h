@@ -105,6 +105,7 @@ struct engine_config {
     const char *pool_query;         /* of POOL_QUERY_NAMES */
     uint32_t pool_query_ms;         /* deadline of a query; 0: the cache's default */
     bool pool_balance;              /* as struct pool_config's balances */
+    bool pool_device_ipc;           /* as struct cache_remote_config's shares_device */
     struct cache_events *kv_events; /* every block that comes or goes, for routers; NULL: none.
                                          Destroyed by its owner after engine_close() */
     bool kv_always_copy;            /* copy between tiers on a host device too (tests) */

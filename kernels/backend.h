@@ -47,6 +47,14 @@ struct device_backend {
     enum status (*graph_launch)(void *state, const struct device_graph *g);
     void (*graph_destroy)(void *state, struct device_graph *g);
     void (*tune)(void *state, bool on); /* NULL: the backend has nothing to tune */
+    enum status (*copy)(void *state, struct stream *s, void *dst, const void *src,
+                        size_t n_bytes); /* asynchronous */
+    /* NULL: the backend has no shared memory; nor the ones below. */
+    enum status (*crc32c)(void *state, struct stream *s, const void *const *pieces, uint32_t n,
+                          size_t n_bytes, uint32_t *sums); /* asynchronous */
+    enum status (*export_memory)(void *state, void *p, uint8_t handle[DEVICE_HANDLE_BYTES]);
+    enum status (*map)(void *state, const uint8_t handle[DEVICE_HANDLE_BYTES], void **out);
+    void (*unmap)(void *state, void *p);
 };
 
 /* Weak: NULL in a program that does not link the backend. */

@@ -341,6 +341,39 @@ enum status device_download_async(struct device *d, struct stream *s, void *dst,
                       : copy_on_host(dst, src, n_bytes);
 }
 
+enum status device_copy_async(struct device *d, struct stream *s, void *dst, const void *src,
+                              size_t n_bytes)
+{
+    return d->backend ? d->backend->copy(d->state, s, dst, src, n_bytes)
+                      : copy_on_host(dst, src, n_bytes);
+}
+
+enum status device_crc32c_async(struct device *d, struct stream *s, const void *const *pieces,
+                                uint32_t n, size_t n_bytes, uint32_t *sums)
+{
+    return d->backend && d->backend->crc32c
+               ? d->backend->crc32c(d->state, s, pieces, n, n_bytes, sums)
+               : ERR_UNSUPPORTED;
+}
+
+enum status device_export(struct device *d, void *p, uint8_t handle[DEVICE_HANDLE_BYTES])
+{
+    return d->backend && d->backend->export_memory ? d->backend->export_memory(d->state, p, handle)
+                                                   : ERR_UNSUPPORTED;
+}
+
+enum status device_map(struct device *d, const uint8_t handle[DEVICE_HANDLE_BYTES], void **out)
+{
+    *out = NULL;
+    return d->backend && d->backend->map ? d->backend->map(d->state, handle, out) : ERR_UNSUPPORTED;
+}
+
+void device_unmap(struct device *d, void *p)
+{
+    if (p)
+        d->backend->unmap(d->state, p);
+}
+
 enum status device_stream_wait(struct device *d, struct stream *s)
 {
     return d->backend ? d->backend->stream_wait(d->state, s) : OK;

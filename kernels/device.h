@@ -114,9 +114,10 @@ void device_free_pinned(struct device *d, void *p); /* NULL is fine */
 /* Work on one stream runs in order; work on different streams may overlap. A host device has no
  * streams: device_stream() returns NULL, which every op and copy accepts. */
 enum device_stream {
-    DEVICE_COMPUTE,  /* the same as NULL */
-    DEVICE_COPY_IN,  /* host to device */
-    DEVICE_COPY_OUT, /* device to host */
+    DEVICE_COMPUTE,   /* the same as NULL */
+    DEVICE_COPY_IN,   /* host to device */
+    DEVICE_COPY_OUT,  /* device to host */
+    DEVICE_COPY_PEER, /* from other processes' device memory; checksums */
     DEVICE_STREAM_COUNT
 };
 struct stream *device_stream(struct device *d, enum device_stream which);
@@ -126,6 +127,15 @@ NODISCARD enum status device_upload_async(struct device *d, struct stream *s, vo
                                           const void *src, size_t n_bytes);
 NODISCARD enum status device_download_async(struct device *d, struct stream *s, void *dst,
                                             const void *src, size_t n_bytes);
+/* Enqueue a copy within the memory of devices: the device's own, or of device_map(). */
+NODISCARD enum status device_copy_async(struct device *d, struct stream *s, void *dst,
+                                        const void *src, size_t n_bytes);
+/* Enqueue the CRC32C (hash_crc32c(0, ...)) of n pieces of n_bytes of device memory each, a multiple
+ * of 4; sums [n] are device memory, too. ERR_UNSUPPORTED on a host device. */
+#define DEVICE_SUMS_MAX 256
+NODISCARD enum status device_crc32c_async(struct device *d, struct stream *s,
+                                          const void *const *pieces, uint32_t n, size_t n_bytes,
+                                          uint32_t *sums);
 /* Wait on the host until all work of a stream is done. */
 NODISCARD enum status device_stream_wait(struct device *d, struct stream *s);
 
@@ -163,6 +173,18 @@ void device_tune(struct device *d, bool on);
 /* Copy from host to device and back: synchronous, in order with the compute stream. */
 NODISCARD enum status device_upload(struct device *d, void *dst, const void *src, size_t n_bytes);
 NODISCARD enum status device_download(struct device *d, void *dst, const void *src, size_t n_bytes);
+
+/* Device memory that several processes of one machine use (CUDA IPC). A handle names memory of
+ * device_alloc() of another process. Whoever has it, and runs as the same user on the same machine,
+ * can read and write that memory. ERR_UNSUPPORTED, with the reason in the log: a host device; a
+ * machine, container or pair of GPUs that does not allow it; a handle of this process itself.
+ * device_map() and device_unmap(): any thread. No copy from the memory is under way when it is
+ * unmapped. The owner should free it only when all others have unmapped it. */
+#define DEVICE_HANDLE_BYTES 64
+NODISCARD enum status device_export(struct device *d, void *p, uint8_t handle[DEVICE_HANDLE_BYTES]);
+NODISCARD enum status device_map(struct device *d, const uint8_t handle[DEVICE_HANDLE_BYTES],
+                                 void **out);
+void device_unmap(struct device *d, void *p); /* NULL is fine */
 /* Run fn(arg, i) for i in [0, n) on the device's host threads (weight packing at load). */
 void device_parallel(struct device *d, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
 

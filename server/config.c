@@ -269,6 +269,9 @@ static const struct option_row rows[] = {
         NULL, "pool-balance", pool_balance, "true",
         "KV that many instances read or query gets further copies, and an instance that serves too "
         "much hands paths over; --no-pool-balance switches it off"),
+    BOOL(NULL, "pool-device-ipc", pool_device_ipc, "true",
+         "instances of one machine and one user copy KV from GPU memory to GPU memory (CUDA IPC), "
+         "and so can read and write all of each other's KV; --no-pool-device-ipc switches it off"),
     TEXT("Routers", "kv-events-endpoint", kv_events_endpoint, "", "ENDPOINT",
          "publish which prompts are cached, as vLLM does, on this ZeroMQ endpoint such as "
          "tcp://*:5557; token ids go out in clear: only routers may reach it"),

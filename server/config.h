@@ -127,6 +127,7 @@ struct config {
     char *pool_query; /* of POOL_QUERY_NAMES */
     uint64_t pool_query_ms;
     bool pool_balance;
+    bool pool_device_ipc;
     /* routers */
     char *kv_events_endpoint; /* of ZeroMQ; empty: no KV events */
     char *kv_events_replay_endpoint;

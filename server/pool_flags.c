@@ -87,6 +87,7 @@ void pool_flags_apply(struct engine_config *e, const struct config *c)
     e->pool_query = c->pool_query;
     e->pool_query_ms = (uint32_t)c->pool_query_ms;
     e->pool_balance = c->pool_balance;
+    e->pool_device_ipc = c->pool_device_ipc;
 }
 
 void pool_print(FILE *f, const struct config *c, const struct pool_stats *s)

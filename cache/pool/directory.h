@@ -60,6 +60,7 @@ struct directory_instance {
     bool is_leaving;                  /* its segments are being moved away */
     char version[24];
     char documents[17]; /* digest of its catalog, 16 hexadecimal digits; "": it has none */
+    char machine[17];   /* where its device memory can be mapped (pool_map.c); "": nowhere */
 };
 
 struct directory_config {

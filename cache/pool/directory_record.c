@@ -55,7 +55,8 @@ enum status directory_record_write(struct buf *out, const struct directory_insta
                  {"http", i->http},
                  {"version", i->version},
                  {"fingerprint", fingerprint},
-                 {"documents", i->documents}};
+                 {"documents", i->documents},
+                 {"machine", i->machine}};
     const struct {
         const char *name;
         uint32_t value;
@@ -120,6 +121,7 @@ static enum status read_fields(struct directory_instance *r, const struct json *
                  {"http", r->http, sizeof r->http},
                  {"version", r->version, sizeof r->version},
                  {"documents", r->documents, sizeof r->documents},
+                 {"machine", r->machine, sizeof r->machine},
                  {"fingerprint", fingerprint, sizeof fingerprint}};
     const struct {
         const char *name;

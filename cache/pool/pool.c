@@ -86,9 +86,10 @@ static void take_commands(struct pool *p)
             break;
         case POOL_UNREGISTER:
             transport_unregister_all(p->transport);
-            atomic_store(&p->is_unregistered, true);
-            p->has_posted = true; /* the engine waits for it */
+            pool_map_revoke(p);
             break;
+        case POOL_EXPORT: pool_map_export(p, &c); break;
+        case POOL_COPIED: pool_read_copied(p, c.index, c.status); break;
         }
     }
 }
@@ -147,6 +148,7 @@ static void work(struct pool *p)
     pool_conns_timers(p);
     pool_lookup_timers(p);
     pool_lend_timers(p);
+    pool_map_timers(p);
     pool_offer_timers(p);
     pool_balance_timers(p);
     pool_announce_timers(p);
@@ -254,10 +256,14 @@ static bool place_tickets(struct pool *p)
     struct kv_key *keys = arena(p, (size_t)POOL_N_TICKETS * POOL_PATH_MAX, sizeof *keys);
     uint32_t *starts = arena(p, (size_t)POOL_N_TICKETS * (DIRECTORY_PATH_MAX + 1), sizeof *starts);
 
-    if (!keys || !starts)
+    uint8_t *is_near = arena(p, (size_t)POOL_N_TICKETS * POOL_PATH_MAX, 1);
+
+    if (!keys || !starts || !is_near)
         return false;
     for (uint32_t i = 0; i < POOL_N_TICKETS; i++) {
         p->tickets[i].keys = keys + (size_t)i * POOL_PATH_MAX;
+        p->tickets[i].is_near = is_near + (size_t)i * POOL_PATH_MAX;
+        p->tickets[i].map = POOL_NONE;
         p->tickets[i].starts = starts + (size_t)i * (DIRECTORY_PATH_MAX + 1);
         p->tickets[i].conn = p->tickets[i].peer = POOL_NONE;
         if (i < POOL_TICKETS_MAX && !spsc_push(p->tickets_free, &i))
@@ -274,15 +280,17 @@ static bool place_leases(struct pool *p)
     struct kv_key *keys = arena(p, n, sizeof *keys);
     const void **memory = arena(p, n, sizeof *memory);
     uint32_t *crc = arena(p, n, sizeof *crc);
+    uint32_t *place = arena(p, n, sizeof *place);
     uint8_t *bytes = arena(p, n, 2);
 
-    if (!keys || !memory || !crc || !bytes)
+    if (!keys || !memory || !crc || !place || !bytes)
         return false;
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++) {
         struct pool_lease *l = &p->leases[i];
         l->keys = keys + (size_t)i * POOL_PATH_MAX;
         l->memory = memory + (size_t)i * POOL_PATH_MAX;
         l->crc = crc + (size_t)i * POOL_PATH_MAX;
+        l->place = place + (size_t)i * POOL_PATH_MAX;
         l->n_tokens = bytes + (size_t)i * 2 * POOL_PATH_MAX;
         l->has_crc = l->n_tokens + POOL_PATH_MAX;
         l->conn = POOL_NONE;
@@ -333,6 +341,8 @@ static enum status create_queues(struct pool *p)
         s = spsc_create(&p->tickets_free, sizeof(uint32_t), POOL_N_TICKETS);
     if (s == OK)
         s = spsc_create(&p->reads_done, sizeof(struct pool_read_done), POOL_N_READS);
+    if (s == OK)
+        s = spsc_create(&p->places, sizeof(uint32_t), POOL_N_READS);
     if (s == OK)
         s = spsc_create(&p->asks, sizeof(uint32_t), POOL_LEASES_MAX);
     if (s == OK)
@@ -451,6 +461,7 @@ enum status pool_open(struct pool **out, const struct pool_config *config, struc
     else
         s = open_network(p, why);
     if (s == OK) {
+        pool_map_open(p);
         snprintf(p->info.address, sizeof p->info.address, "%s", transport_address(p->transport));
         snprintf(p->live.transport, sizeof p->live.transport, "%s", transport_kind(p->transport));
         p->live.n_instances = 1;
@@ -483,6 +494,7 @@ void pool_close(struct pool *p)
     if (p->has_attend_thread)
         pool_attend_stop(p);
     transport_close(p->transport);
+    pool_map_close(p);
     directory_close(p->directory);
     inventory_close(p->inventory);
     pool_notes_close(p);
@@ -491,7 +503,7 @@ void pool_close(struct pool *p)
         free(p->conns[i].reads);
     struct spsc *queues[] = {p->commands,  p->tickets_free, p->reads_done, p->asks,
                              p->returns,   p->offers,       p->news,       p->queries_free,
-                             p->attend_in, p->attend_out,   p->copies};
+                             p->attend_in, p->attend_out,   p->copies,     p->places};
     for (uint32_t i = 0; i < ARRAY_SIZE(queues); i++)
         spsc_destroy(queues[i]);
     for (uint32_t i = 0; i < p->n_arenas; i++)

@@ -56,6 +56,8 @@
 #define POOL_QUERY_BYTES_MAX (4u << 20) /* of the queries, and of the tiles of one answer */
 #define POOL_NO_QUERY UINT32_MAX
 
+#define POOL_HANDLE_BYTES 64 /* of memory that other processes can map */
+
 struct pool;
 struct pool_attend;
 
@@ -81,6 +83,12 @@ struct pool_config {
     uint32_t query_floats, tile_floats; /* of one row: H * d, and H * (d + 2) */
     uint32_t n_layers;                  /* a query names a layer below it */
     bool balances; /* readers are spread over holders, and what many read gets copies */
+    /* Map the device memory of another process of this machine, named by a handle of
+     * pool_export(); on the pool thread. NULL: device memory is neither shared nor mapped. */
+    enum status (*map)(void *arg, const uint8_t handle[POOL_HANDLE_BYTES], void **memory);
+    void (*unmap)(void *arg, void *memory); /* on the pool thread, or in pool_close() */
+    void *map_arg;
+    const char *machine; /* tests: instances with other words are on other machines; NULL: none */
 };
 
 /* A query as the lender computes it. All keys of the segments are visible to all rows. */
@@ -109,6 +117,10 @@ void pool_register(struct pool *p, const void *base, uint64_t n_bytes);
  * the pool does not know that memory any more, and other memory may be registered. */
 void pool_unregister(struct pool *p);
 bool pool_is_unregistered(const struct pool *p);
+/* Device memory from which blocks will be lent to instances of this machine: n_bytes, named by the
+ * handle. It is forgotten by pool_unregister(), which is over when no instance has it mapped, or
+ * after pull_ms. Only with config.map. */
+void pool_export(struct pool *p, const uint8_t handle[POOL_HANDLE_BYTES], uint64_t n_bytes);
 
 /* --- pull --- */
 
@@ -154,6 +166,21 @@ void pool_forget(struct pool *p, uint32_t ticket);
  * is over. */
 NODISCARD enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at,
                                 void *const *to, uint32_t n, uint64_t tag);
+/* Whether this block of a found ticket lies in the peer's device memory. The blocks of a read are
+ * all of this kind or none; `to` may be NULL then. */
+bool pool_is_near(const struct pool *p, uint32_t ticket, uint32_t at);
+/* A read of such blocks that the peer has answered: copy them from `from` and compare their CRC32C.
+ * Then call pool_copied(): ERR_CORRUPT where one is another one. The memory stays mapped until
+ * then. False: none. */
+struct pool_places {
+    uint32_t read;
+    uint64_t tag; /* of pool_read() */
+    uint32_t n;
+    const void *from[POOL_READ_MAX]; /* device memory */
+    uint32_t crc[POOL_READ_MAX];
+};
+bool pool_next_places(struct pool *p, struct pool_places *out);
+void pool_copied(struct pool *p, uint32_t read, enum status status);
 /* A read that is over. status: OK; ERR_TIMEOUT; ERR_NOT_FOUND (the peer lost it, or left);
  * ERR_CORRUPT (a check failed). False: none. */
 bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status);
@@ -196,11 +223,14 @@ struct pool_ask {
     uint32_t n_there;  /* blocks that the asker has: no addresses are needed for them */
     uint64_t until_ns; /* the asker waits no longer */
     uint64_t disk_ns;  /* the time that reading from disk may take; 0: only what lies in memory */
+    bool is_near;      /* the asker reads the exported device memory, too */
 };
 /* The oldest ask that was not given yet; it is to be answered by pool_lend(). False: none. */
 bool pool_next_ask(struct pool *p, struct pool_ask *out);
 struct pool_block {
-    const void *memory; /* [block_bytes] */
+    const void *memory; /* [block_bytes]; NULL: in the exported memory, */
+    uint32_t place;     /* at place * block_bytes, */
+    uint32_t crc;       /* with this CRC32C; only for an ask that is near */
     uint32_t n_tokens;
 };
 /* Answer an ask, in any order: blocks [n_there, n) of the ask's path are lent; blocks [n -
@@ -286,6 +316,8 @@ struct pool_stats {
     uint64_t n_reads_lost, n_reads_timed_out, n_reads_corrupt;
     uint64_t n_peer_timeouts;  /* asks, reads and queries that a peer did not answer in time */
     uint64_t n_lease_timeouts; /* leases of blocks of this instance that no peer has closed */
+    uint32_t n_mapped;         /* instances whose device memory is mapped */
+    uint64_t n_near_bytes;     /* of n_pulled_bytes: read from it */
     uint64_t n_queries, n_queries_failed, n_query_bytes; /* asked: bytes both ways */
     uint64_t n_attended, n_attended_rows;                /* answered for peers */
     uint64_t n_queries_refused;                          /* of peers: too many, or too late */

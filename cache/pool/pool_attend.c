@@ -40,8 +40,8 @@ static void free_attend(struct pool *p, struct pool_attend_slot *a)
 
 /* --- a query arrives --- */
 
-/* Every block of the segment is lent, and has the tokens that the query names: the rest of a
- * block's memory may hold the KV of other prompts. */
+/* Every block of the segment is lent in memory that the query thread can read, and has the tokens
+ * that the query names: the rest of a block's memory may hold the KV of other prompts. */
 static bool is_lent(const struct pool_lease *l, const struct wire_segment *s)
 {
     if (s->at < l->n_there || s->at + s->n_blocks > l->n_lent)
@@ -49,7 +49,7 @@ static bool is_lent(const struct pool_lease *l, const struct wire_segment *s)
     for (uint32_t i = 0; i < s->n_blocks; i++) {
         uint32_t n = s->n_tokens - i * KV_BLOCK_TOKENS;
         n = n < KV_BLOCK_TOKENS ? n : KV_BLOCK_TOKENS;
-        if (l->n_tokens[s->at - l->n_there + i] < n)
+        if (!l->memory[s->at - l->n_there + i] || l->n_tokens[s->at - l->n_there + i] < n)
             return false;
     }
     return true;

@@ -154,6 +154,7 @@ static struct pool_conn *add_conn(struct pool *p, uint32_t number, bool is_asker
                             .is_asker = is_asker,
                             .stage = is_asker ? POOL_CONN_OPENS : POOL_CONN_SHAKES,
                             .peer = POOL_NONE,
+                            .map = POOL_NONE,
                             .began_ns = p->now_ns,
                             .used_ns = p->now_ns};
     link_init(&c->attends);
@@ -224,6 +225,7 @@ static void close_conn(struct pool *p, struct pool_conn *c, bool is_peers_fault,
         pool_attend_closed(p, no);
         pool_lend_closed(p, no);
     }
+    pool_map_closed(p, no);
     pool_note_closed(p, no);
     pool_offer_closed(p, no);
     free(c->reads);
@@ -276,7 +278,9 @@ static void become_member(struct pool *p, struct pool_conn *c)
     p->live.n_peers++;
     if (peer->latency_s == 0) /* two round trips, until a read is measured */
         peer->latency_s = (double)(p->now_ns - c->began_ns) / 2e9;
-    pool_lookup_member(p, no);
+    pool_map_begin(p, no);
+    if (!c->is_mapping)
+        pool_lookup_member(p, no);
     pool_offer_member(p, no);
 }
 
@@ -339,6 +343,10 @@ static void take_message(struct pool *p, struct pool_conn *c, const struct trans
     case WIRE_QUERY: pool_attend_query(p, no, &m); break;
     case WIRE_TILES: pool_query_tiles(p, no, &m); break;
     case WIRE_REFUSED: pool_query_refused(p, no, &m); break;
+    case WIRE_MAP: pool_map_asked(p, no, &m); break;
+    case WIRE_HANDLE: pool_map_handle(p, no, &m); break;
+    case WIRE_MAPPED: pool_map_answered(p, no, &m); break;
+    case WIRE_PLACES: pool_read_places(p, no, &m); break;
     }
 }
 
@@ -422,7 +430,7 @@ void pool_conns_timers(struct pool *p)
         struct pool_conn *c = &p->conns[i];
         if (c->is_asker && !p->peers[c->peer].is_listed && is_idle(p, c))
             pool_conn_fail(p, i, false, "the peer has left the pool");
-        if ((c->stage != POOL_CONN_OPENS && c->stage != POOL_CONN_SHAKES) ||
+        if ((c->stage != POOL_CONN_OPENS && c->stage != POOL_CONN_SHAKES && !c->is_mapping) ||
             p->now_ns - c->began_ns < SHAKE_NS)
             continue;
         if (c->stage == POOL_CONN_SHAKES)

@@ -24,7 +24,16 @@ static void post_index(struct pool *p, enum pool_command_kind kind, uint32_t ind
 
 void pool_register(struct pool *p, const void *base, uint64_t n_bytes)
 {
-    post(p, &(struct pool_command){.kind = POOL_REGISTER, .memory = {base, n_bytes}});
+    post(p, &(struct pool_command){.kind = POOL_REGISTER,
+                                   .memory = {.base = base, .n_bytes = n_bytes}});
+}
+
+void pool_export(struct pool *p, const uint8_t handle[POOL_HANDLE_BYTES], uint64_t n_bytes)
+{
+    struct pool_command c = {.kind = POOL_EXPORT, .memory = {.n_bytes = n_bytes}};
+
+    memcpy(c.memory.handle, handle, sizeof c.memory.handle);
+    post(p, &c);
 }
 
 void pool_unregister(struct pool *p)
@@ -125,13 +134,41 @@ enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at, void 
     r->ticket = ticket;
     r->n = n;
     r->tag = tag;
+    r->is_near = t->is_near[at[0]];
     for (uint32_t i = 0; i < n; i++) {
         ASSERT(at[i] >= t->n_local && at[i] < t->found.n_blocks);
+        ASSERT(t->is_near[at[i]] == r->is_near);
         r->at[i] = at[i];
-        r->to[i] = to[i];
+        r->to[i] = r->is_near ? NULL : to[i];
     }
     post_index(p, POOL_READ, no);
     return OK;
+}
+
+bool pool_is_near(const struct pool *p, uint32_t ticket, uint32_t at)
+{
+    const struct pool_ticket *t = &p->tickets[ticket];
+
+    ASSERT(ticket < POOL_N_TICKETS && at >= t->n_local && at < t->found.n_blocks);
+    return t->is_near[at];
+}
+
+bool pool_next_places(struct pool *p, struct pool_places *out)
+{
+    uint32_t no;
+
+    if (!spsc_pop(p->places, &no))
+        return false;
+    const struct pool_read_slot *r = &p->reads[no];
+    *out = (struct pool_places){.read = no, .tag = r->tag, .n = r->n};
+    memcpy(out->from, r->from, sizeof out->from);
+    memcpy(out->crc, r->crc, sizeof out->crc);
+    return true;
+}
+
+void pool_copied(struct pool *p, uint32_t read, enum status status)
+{
+    post(p, &(struct pool_command){.kind = POOL_COPIED, .index = read, .status = status});
 }
 
 bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status)
@@ -265,7 +302,8 @@ bool pool_next_ask(struct pool *p, struct pool_ask *out)
                              .n = l->n,
                              .n_there = l->n_there,
                              .until_ns = l->until_ns,
-                             .disk_ns = l->disk_ns};
+                             .disk_ns = l->disk_ns,
+                             .is_near = l->is_near};
     return true;
 }
 
@@ -276,8 +314,13 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
     ASSERT(lease < POOL_LEASES_MAX && n <= l->n);
     l->n_lent = n > l->n_there ? n : 0;
     for (uint32_t i = 0; i + l->n_there < l->n_lent; i++) {
+        bool is_near = blocks[i].memory == NULL;
+
+        ASSERT(!is_near || l->is_near);
         l->memory[i] = blocks[i].memory;
-        l->n_tokens[i] = (uint8_t)blocks[i].n_tokens;
+        l->place[i] = blocks[i].place;
+        l->crc[i] = blocks[i].crc;
+        l->n_tokens[i] = (uint8_t)(blocks[i].n_tokens | (is_near ? WIRE_ON_DEVICE : 0));
     }
     post_index(p, POOL_LEND, lease);
 }

@@ -12,6 +12,7 @@
  *   pool_buffer.c     memory of queries, and sleeping threads
  *   pool_offer.c      paths that a leaving instance hands over
  *   pool_note.c       messages of other parts of the program
+ *   pool_map.c        device memory of instances on the same machine
  *   pool_balance.c    load of access, copies of what many read
  *   pool_announce.c   inventory to the directory, news to the engine
  *
@@ -42,11 +43,12 @@
 #define POOL_N_TICKETS (POOL_TICKETS_MAX + POOL_OFFERS_MAX) /* the last ones: of taken offers */
 #define POOL_N_READS 512u
 #define POOL_N_CONNS 256u
-#define POOL_N_SENDS 1024u            /* payloads under way to others */
-#define POOL_READS_OUT_MAX 16u        /* reads sent to one peer and not answered */
-#define POOL_READS_QUEUED_MAX 64u     /* reads of one peer that wait here; more is a broken peer */
-#define POOL_DATA_OUT_MAX 4u          /* answers under way to one peer */
-#define POOL_N_ATTENDS 128u           /* queries of all peers that are here */
+#define POOL_N_MAPS 64u           /* device memory of other instances that is mapped at a time */
+#define POOL_N_SENDS 1024u        /* payloads under way to others */
+#define POOL_READS_OUT_MAX 16u    /* reads sent to one peer and not answered */
+#define POOL_READS_QUEUED_MAX 64u /* reads of one peer that wait here; more is a broken peer */
+#define POOL_DATA_OUT_MAX 4u      /* answers under way to one peer */
+#define POOL_N_ATTENDS 128u       /* queries of all peers that are here */
 #define POOL_QUERY_MEMORY (64u << 20) /* for the queries in each direction */
 /* A thread that waits for a message of a query yields for so long before it sleeps: to wake a
  * sleeping thread takes up to 50 us on a virtual machine, and a query is passed on six times. */
@@ -76,7 +78,9 @@ enum pool_command_kind {
     POOL_LEAVE,
     POOL_LOAD,
     POOL_REGISTER,
-    POOL_UNREGISTER
+    POOL_UNREGISTER,
+    POOL_EXPORT,
+    POOL_COPIED /* read `index` has been copied from mapped memory */
 };
 struct pool_command {
     enum pool_command_kind kind;
@@ -86,7 +90,9 @@ struct pool_command {
         struct {
             const void *base;
             uint64_t n_bytes;
+            uint8_t handle[POOL_HANDLE_BYTES];
         } memory;
+        enum status status;
     };
 };
 
@@ -113,7 +119,8 @@ struct pool_ticket {
     uint64_t disk_ns; /* as struct pool_path */
     uint64_t avoid[POOL_AVOID_MAX];
     uint32_t n_avoid;
-    struct pool_found found;   /* before `state` says so */
+    struct pool_found found;   /* before `state` says so; so is the next one */
+    uint8_t *is_near;          /* [POOL_PATH_MAX] of blocks [n_local, found.n_blocks) */
     _Atomic uint64_t until_ns; /* of the lease, which queries renew */
 
     /* the pool thread's */
@@ -132,11 +139,18 @@ struct pool_ticket {
     uint32_t n_rounds;
     uint32_t n_named; /* as struct pool_found */
     uint32_t peer, conn;
+    uint32_t map; /* its memory; POOL_NONE */
 };
 
 /* --- reads --- */
 
-enum pool_read_stage { POOL_READ_FREE, POOL_READ_WAITS, POOL_READ_SENT, POOL_READ_ARRIVES };
+enum pool_read_stage {
+    POOL_READ_FREE,
+    POOL_READ_WAITS,
+    POOL_READ_SENT,
+    POOL_READ_ARRIVES,
+    POOL_READ_COPIES /* the engine copies from mapped memory */
+};
 
 struct pool_read_slot {
     uint32_t ticket; /* set by the engine */
@@ -149,8 +163,10 @@ struct pool_read_slot {
     uint32_t generation;
     struct link link; /* of waiting_reads */
     uint32_t crc[POOL_READ_MAX];
+    const void *from[POOL_READ_MAX]; /* is_near */
     uint64_t sent_ns, head_ns;
     bool is_alone; /* the peer had no other read then */
+    bool is_near;  /* set by the engine */
 };
 struct pool_read_done {
     uint32_t index;
@@ -235,12 +251,13 @@ struct pool_lease {
     uint32_t n, n_there;
     uint64_t until_ns;   /* of the ask, then of the lease */
     uint64_t disk_ns;    /* of the ask */
-    const void **memory; /* [POOL_PATH_MAX] of blocks [n_there, n_lent), from entry 0 on */
-    uint8_t *n_tokens;   /* the same */
+    const void **memory; /* [POOL_PATH_MAX] of blocks [n_there, n_lent), from entry 0 on; NULL: */
+    uint32_t *place;     /* in the exported memory */
+    uint8_t *n_tokens;   /* the same; with WIRE_ON_DEVICE */
     uint32_t *crc;       /* the same, once has_crc */
-    uint8_t *has_crc;
-    uint32_t n_lent; /* written by the engine with the answer */
-    uint32_t n_read; /* of these, blocks that were sent */
+    uint8_t *has_crc;    /* or it comes with the block; once it was sent */
+    uint32_t n_lent;     /* written by the engine with the answer */
+    uint32_t n_read;     /* of these, blocks that were sent */
 
     enum pool_lease_stage stage;
     uint64_t number; /* no other lease has it */
@@ -248,6 +265,7 @@ struct pool_lease {
     uint64_t ask;
     bool is_closed;                  /* the asker needs it no more */
     bool is_copy;                    /* the path was offered as POOL_OFFER_COPY */
+    bool is_near;                    /* the asker reads device memory, too */
     uint32_t n_sending, n_attending; /* payloads, and queries that run */
 };
 
@@ -329,10 +347,17 @@ struct pool_conn {
     /* whose answers may still come */
     uint32_t n_asks_cancelled, n_reads_cancelled, n_queries_cancelled;
     uint32_t n_leases, n_data_out;
-    uint32_t n_attends;           /* queries of the peer that are here */
-    struct link attends;          /* those that wait */
-    struct link turn;             /* of attend_turns, if there are any */
-    uint64_t query_ns;            /* when the last one came */
+    uint32_t n_attends;  /* queries of the peer that are here */
+    struct link attends; /* those that wait */
+    struct link turn;    /* of attend_turns, if there are any */
+    uint64_t query_ns;   /* when the last one came */
+    /* Device memory (pool_map.c). */
+    uint32_t map;                 /* asker: the peer's; POOL_NONE */
+    bool asked_memory;            /* asker: MAP was sent, */
+    bool is_mapping;              /* and not answered yet */
+    bool wants_memory;            /* lender: the peer runs on this machine, and has sent MAP */
+    bool was_handed;              /* lender: the peer has the handle, and has not unmapped it */
+    bool reads_device;            /* lender: the peer has mapped it */
     struct pool_lend_read *reads; /* [POOL_READS_QUEUED_MAX] ring; allocated for a member */
     uint32_t reads_first, n_reads;
 };
@@ -349,6 +374,15 @@ struct pool_send {
     bool is_used;
     enum pool_payload what;
     uint32_t index, conn, next_free;
+};
+
+/* Device memory of another instance. */
+struct pool_map {
+    void *memory; /* NULL: free */
+    uint64_t n_bytes;
+    uint32_t n_uses; /* found tickets that the engine has not forgotten */
+    uint32_t conn;   /* POOL_NONE: closed */
+    bool is_over;    /* no more tickets: unmap it when n_uses is 0 */
 };
 
 /* --- balance --- */
@@ -396,6 +430,7 @@ struct pool {
     struct spsc *commands;                /* engine -> pool */
     struct spsc *tickets_free;            /* pool -> engine: numbers; so are the next five */
     struct spsc *reads_done;              /* struct pool_read_done */
+    struct spsc *places;                  /* pool -> engine: numbers of reads */
     struct spsc *asks, *returns, *offers; /* numbers: leases, leases, taken offers */
     struct spsc *news;                    /* struct pool_news */
     struct spsc *queries_free;            /* pool -> engine: numbers */
@@ -421,7 +456,7 @@ struct pool {
     struct pool_attend_slot attends[POOL_N_ATTENDS];
     struct pool_offer_slot offers_out[POOL_OFFERS_MAX];
     struct pool_taken taken[POOL_OFFERS_MAX];
-    void *arenas[8]; /* memory of the slots */
+    void *arenas[10]; /* memory of the slots */
     uint32_t n_arenas;
 
     /* the pool thread's */
@@ -436,6 +471,13 @@ struct pool {
     uint32_t n_lend_reads; /* READs of all peers that wait */
     uint32_t at_conn;      /* whose turn it is to be served */
     uint32_t n_failed;     /* connections to be closed */
+    struct pool_map maps[POOL_N_MAPS];
+    bool can_map; /* `machine` is known, and config.map */
+    uint8_t machine[WIRE_MACHINE_BYTES];
+    uint8_t handle[POOL_HANDLE_BYTES]; /* of this instance's memory, */
+    uint64_t n_exported;               /* and its bytes; 0: none */
+    bool is_revoking;                  /* pool_unregister() waits for peers to unmap it */
+    uint64_t revoke_until_ns;
     uint64_t attend_memory_left;
     uint32_t n_attends_out;    /* given to the query thread */
     struct link attend_turns;  /* connections with queries that wait, by turn */
@@ -524,6 +566,8 @@ void pool_lookup_ask(struct pool *p, uint32_t ticket, struct pool_peer *peer);
 /* pool_read.c */
 void pool_read_begin(struct pool *p, uint32_t read);
 void pool_read_data(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_read_places(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_read_copied(struct pool *p, uint32_t read, enum status status);
 void pool_read_gone(struct pool *p, uint32_t conn, const struct wire_message *m);
 void pool_read_received(struct pool *p, uint32_t read);
 /* End all reads of a ticket. */
@@ -625,6 +669,21 @@ void pool_note_take(struct pool *p, uint32_t conn, const struct wire_message *m)
 void pool_note_received(struct pool *p, uint32_t in);
 void pool_note_sent(struct pool *p, uint32_t out);
 void pool_note_closed(struct pool *p, uint32_t conn);
+
+/* pool_map.c */
+void pool_map_open(struct pool *p); /* before the thread runs */
+void pool_map_close(struct pool *p);
+/* Ask the lender of a new connection for its device memory, if it runs on this machine. */
+void pool_map_begin(struct pool *p, uint32_t conn);
+void pool_map_asked(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_map_handle(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_map_answered(struct pool *p, uint32_t conn, const struct wire_message *m);
+void pool_map_closed(struct pool *p, uint32_t conn);
+void pool_map_use(struct pool *p, struct pool_ticket *t);
+void pool_map_release(struct pool *p, struct pool_ticket *t); /* the engine has forgotten it */
+void pool_map_export(struct pool *p, const struct pool_command *c);
+void pool_map_revoke(struct pool *p);
+void pool_map_timers(struct pool *p);
 
 /* pool_announce.c */
 void pool_announce_events(struct pool *p);

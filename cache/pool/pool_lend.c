@@ -120,6 +120,7 @@ void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m)
     l->until_ns = p->now_ns + m->ms * POOL_MS;
     l->disk_ns = m->disk_ms * POOL_MS;
     l->is_closed = false;
+    l->is_near = c->reads_device;
     l->n_sending = l->n_attending = l->n_lent = l->n_read = 0;
     c->n_leases++;
     transport_receive(p->transport, c->number, &to, 1, pool_tag(POOL_TAG_LEASE, no, 0));
@@ -176,7 +177,8 @@ void pool_lend_renew(struct pool *p, struct pool_lease *l)
 void pool_lend_answer(struct pool *p, uint32_t lease)
 {
     struct pool_lease *l = &p->leases[lease];
-    bool is_wanted = l->conn != POOL_NONE && !l->is_closed && p->now_ns < l->until_ns;
+    bool is_wanted = l->conn != POOL_NONE && !l->is_closed && p->now_ns < l->until_ns &&
+                     (!l->is_near || p->conns[l->conn].reads_device);
 
     ASSERT(l->stage == POOL_LEASE_ASKED);
     if (l->n_lent == 0 || !is_wanted) {
@@ -255,6 +257,10 @@ void pool_lend_read(struct pool *p, uint32_t conn, const struct wire_message *m)
             pool_conn_fail(p, conn, true, "a read of a block that is not lent");
             return;
         }
+        if (!l->memory[m->at[i] - l->n_there] != !l->memory[m->at[0] - l->n_there]) {
+            pool_conn_fail(p, conn, true, "a read of blocks in two memories");
+            return;
+        }
     }
     uint32_t at = (c->reads_first + c->n_reads++) % POOL_READS_QUEUED_MAX;
     p->n_lend_reads++;
@@ -266,11 +272,38 @@ void pool_lend_read(struct pool *p, uint32_t conn, const struct wire_message *m)
 static uint32_t crc_of(const struct pool *p, struct pool_lease *l, uint32_t i)
 {
     if (!l->has_crc[i]) {
-        l->crc[i] = hash_crc32c(0, l->memory[i], p->self.block_bytes);
+        if (l->memory[i])
+            l->crc[i] = hash_crc32c(0, l->memory[i], p->self.block_bytes);
         l->has_crc[i] = 1;
         l->n_read++;
     }
     return l->crc[i];
+}
+
+/* Send the blocks, or say where they lie in device memory. False: later. */
+static bool send_blocks(struct pool *p, uint32_t conn, const struct pool_lend_read *r)
+{
+    struct pool_lease *l = &p->leases[r->lease];
+    bool is_near = l->memory[r->at[0] - l->n_there] == NULL;
+    struct wire_message m = {.kind = is_near ? WIRE_PLACES : WIRE_DATA, .read = r->read, .n = r->n};
+    struct iovec blocks[POOL_READ_MAX];
+
+    for (uint32_t i = 0; i < r->n; i++) {
+        uint32_t at = r->at[i] - l->n_there;
+        m.at[i] = r->at[i];
+        m.crc[i] = crc_of(p, l, at);
+        m.place[i] = l->place[at];
+        memcpy(m.key[i], l->keys[r->at[i]].bytes, WIRE_KEY_BYTES);
+        /* iovec has no const; the transport only reads */
+        blocks[i] = (struct iovec){(void *)(uintptr_t)l->memory[at], p->self.block_bytes};
+    }
+    if (is_near)
+        return pool_conn_say(p, conn, &m);
+    if (pool_conn_send(p, conn, &m, blocks, r->n, POOL_SENDS_LEASE, r->lease) != OK)
+        return false;
+    l->n_sending++;
+    p->conns[conn].n_data_out++;
+    return true;
 }
 
 /* Answer the oldest read of this peer. False: it must wait. */
@@ -279,26 +312,13 @@ static bool serve(struct pool *p, uint32_t conn)
     struct pool_conn *c = &p->conns[conn];
     const struct pool_lend_read *r = &c->reads[c->reads_first];
     struct pool_lease *l = &p->leases[r->lease];
-    struct wire_message m = {.kind = WIRE_DATA, .read = r->read, .n = r->n};
-    struct iovec blocks[POOL_READ_MAX];
-    enum status s = OK;
 
     if (l->number == r->lease_number && l->stage == POOL_LEASE_LENT) {
-        for (uint32_t i = 0; i < r->n; i++) {
-            uint32_t at = r->at[i] - l->n_there;
-            m.at[i] = r->at[i];
-            m.crc[i] = crc_of(p, l, at);
-            memcpy(m.key[i], l->keys[r->at[i]].bytes, WIRE_KEY_BYTES);
-            /* iovec has no const; the transport only reads */
-            blocks[i] = (struct iovec){(void *)(uintptr_t)l->memory[at], p->self.block_bytes};
-        }
-        s = pool_conn_send(p, conn, &m, blocks, r->n, POOL_SENDS_LEASE, r->lease);
-        if (s != OK)
+        if (!send_blocks(p, conn, r))
             return false;
         for (uint32_t i = 0; i < r->n && !l->is_copy; i++)
-            pool_balance_count(p, &l->keys[r->at[i]], l->n_tokens[r->at[i] - l->n_there]);
-        l->n_sending++;
-        c->n_data_out++;
+            pool_balance_count(p, &l->keys[r->at[i]],
+                               l->n_tokens[r->at[i] - l->n_there] & ~WIRE_ON_DEVICE);
         p->live.n_lent_blocks += r->n;
         p->live.n_lent_bytes += r->n * p->self.block_bytes;
     } else {

@@ -45,6 +45,7 @@ static void release(struct pool *p, struct pool_ticket *t)
         return;
     t->is_forgotten = false;
     t->generation++;
+    pool_map_release(p, t);
     if (is_of_offer(p, t)) {
         p->taken[no - POOL_TICKETS_MAX].is_used = false;
         return;
@@ -220,7 +221,7 @@ static bool ask(struct pool *p, struct pool_ticket *t, struct pool_peer *peer)
         return false;
     t->try_until_ns = has_untried(t) ? p->now_ns + left_ns / 2 : t->deadline_ns;
     t->stage = POOL_CONNECTING;
-    if (p->conns[t->conn].stage == POOL_CONN_MEMBER)
+    if (p->conns[t->conn].stage == POOL_CONN_MEMBER && !p->conns[t->conn].is_mapping)
         return send_ask(p, t);
     return !p->conns[t->conn].failure;
 }
@@ -343,7 +344,18 @@ static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_
                                    .bytes_per_s = peer->bytes_per_s,
                                    .was_on_disk = t->is_on_disk,
                                    .attends = m->attends && p->config.attend};
+    for (uint32_t i = t->n_local; i < m->n; i++)
+        t->is_near[i] = (m->n_tokens[i - t->n_local] & WIRE_ON_DEVICE) != 0;
+    pool_map_use(p, t);
     end_lookup(p, t, true);
+}
+
+static bool names_device(const struct wire_message *m)
+{
+    for (uint32_t i = m->n_there; i < m->n; i++)
+        if (m->n_tokens[i - m->n_there] & WIRE_ON_DEVICE)
+            return true;
+    return false;
 }
 
 void pool_lookup_lent(struct pool *p, uint32_t conn, const struct wire_message *m)
@@ -360,6 +372,10 @@ void pool_lookup_lent(struct pool *p, uint32_t conn, const struct wire_message *
     }
     if (m->n > t->n || m->n_there != t->n_local) {
         pool_conn_fail(p, conn, true, "more blocks than were asked for");
+        return;
+    }
+    if (names_device(m) && c->map == POOL_NONE) {
+        pool_conn_fail(p, conn, true, "blocks in memory that is not mapped");
         return;
     }
     pool_peer_answered(&p->peers[t->peer]);
@@ -476,7 +492,7 @@ void pool_lookup_timers(struct pool *p)
         } else if (t->stage == POOL_HOLDING) {
             pool_query_lost(p, i, ERR_TIMEOUT);
             pool_read_end_all(p, i, ERR_TIMEOUT);
-            if (t->n_reads == 0) /* else a connection is to be closed first */
+            if (t->n_reads == 0) /* else a connection is to be closed first, or a copy ends */
                 pool_lookup_lost(p, i);
         } else if (t->stage == POOL_SEARCHING) {
             p->live.n_lookup_timeouts++;

@@ -21,12 +21,13 @@ static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
     struct pool_ticket *t = &p->tickets[r->ticket];
     struct pool_read_done done = {.index = (uint32_t)(r - p->reads), .status = status};
 
-    if ((r->stage == POOL_READ_SENT || r->stage == POOL_READ_ARRIVES) &&
+    if (r->stage != POOL_READ_FREE && r->stage != POOL_READ_WAITS &&
         pool_conn_is_member(p, t->conn) && p->peers[t->peer].n_reads_out > 0)
         p->peers[t->peer].n_reads_out--;
     if (status == OK) {
         p->live.n_pulled_blocks += r->n;
         p->live.n_pulled_bytes += r->n * p->self.block_bytes;
+        p->live.n_near_bytes += r->is_near ? r->n * p->self.block_bytes : 0;
     } else {
         p->live.n_reads_lost += status != ERR_TIMEOUT && status != ERR_CORRUPT;
         p->live.n_reads_timed_out += status == ERR_TIMEOUT;
@@ -43,12 +44,15 @@ static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
 }
 
 /* End a read that was not answered in time, or whose lease is over. Memory that a payload is still
- * arriving in stays the pool's until the connection is closed. */
+ * arriving in stays the pool's until the connection is closed. A copy of the engine's ends by
+ * itself. */
 static void end_read(struct pool *p, struct pool_read_slot *r, enum status status)
 {
     struct pool_ticket *t = &p->tickets[r->ticket];
     bool is_open = t->conn != POOL_NONE && p->conns[t->conn].stage == POOL_CONN_MEMBER;
 
+    if (r->stage == POOL_READ_COPIES)
+        return;
     if (r->stage == POOL_READ_ARRIVES && is_open) {
         pool_conn_fail(p, t->conn, true, "a read takes too long");
         return;
@@ -159,7 +163,7 @@ void pool_read_data(struct pool *p, uint32_t conn, const struct wire_message *m)
         transport_receive(tr, p->conns[conn].number, NULL, 0, 0);
         return;
     }
-    if (!is_answer(p, r, m)) {
+    if (!is_answer(p, r, m) || r->is_near) {
         finish(p, r, ERR_CORRUPT);
         pool_conn_fail(p, conn, true, "other blocks than were asked for");
         return;
@@ -171,6 +175,32 @@ void pool_read_data(struct pool *p, uint32_t conn, const struct wire_message *m)
     r->stage = POOL_READ_ARRIVES;
     r->head_ns = clock_now_ns();
     transport_receive(tr, p->conns[conn].number, to, r->n, tag_of(p, r));
+}
+
+void pool_read_places(struct pool *p, uint32_t conn, const struct wire_message *m)
+{
+    struct pool_read_slot *r = read_of(p, conn, m->read);
+    uint64_t n_bytes = p->self.block_bytes;
+
+    if (!r)
+        return;
+    uint32_t no = (uint32_t)(r - p->reads), map = p->tickets[r->ticket].map;
+    bool is_good = is_answer(p, r, m) && r->is_near && map != POOL_NONE;
+    for (uint32_t i = 0; i < r->n && is_good; i++) {
+        is_good = m->place[i] < p->maps[map].n_bytes / n_bytes;
+        r->from[i] = (const uint8_t *)p->maps[map].memory + m->place[i] * n_bytes;
+        r->crc[i] = m->crc[i];
+    }
+    if (!is_good) {
+        finish(p, r, ERR_CORRUPT);
+        pool_conn_fail(p, conn, true, "other blocks than were asked for");
+        return;
+    }
+    r->stage = POOL_READ_COPIES;
+    r->head_ns = clock_now_ns();
+    p->has_posted = true;
+    bool ok = spsc_push(p->places, &no);
+    ASSERT(ok);
 }
 
 void pool_read_gone(struct pool *p, uint32_t conn, const struct wire_message *m)
@@ -222,4 +252,26 @@ void pool_read_received(struct pool *p, uint32_t read)
         pool_conn_fail(p, t->conn, true, "wrong bytes");
     }
     finish(p, r, s);
+}
+
+/* The lender may use the blocks again once the lease is over: wrong bytes after that are nobody's
+ * fault. */
+void pool_read_copied(struct pool *p, uint32_t read, enum status status)
+{
+    struct pool_read_slot *r = &p->reads[read];
+    struct pool_ticket *t = &p->tickets[r->ticket];
+    bool is_held = t->stage == POOL_HOLDING;
+
+    ASSERT(r->stage == POOL_READ_COPIES);
+    if (status == OK && is_held) {
+        measure(p, r, &p->peers[t->peer]);
+        pool_peer_answered(&p->peers[t->peer]);
+    } else if (status == ERR_CORRUPT && !is_held) {
+        status = ERR_NOT_FOUND;
+    } else if (status == ERR_CORRUPT && p->now_ns >= t->deadline_ns) {
+        status = ERR_TIMEOUT;
+    } else if (status == ERR_CORRUPT) {
+        pool_conn_fail(p, t->conn, true, "wrong bytes");
+    }
+    finish(p, r, status);
 }

@@ -86,7 +86,8 @@ static void walk_lent(struct walk *w, struct wire_message *m)
         m->n_tokens = w->in + w->at;
     w->at += n;
     for (uint32_t i = 0; i < n; i++)
-        if (m->n_tokens[i] < 1 || m->n_tokens[i] > KV_BLOCK_TOKENS)
+        if ((m->n_tokens[i] & ~WIRE_ON_DEVICE) < 1 ||
+            (m->n_tokens[i] & ~WIRE_ON_DEVICE) > KV_BLOCK_TOKENS)
             w->is_bad = true;
 }
 
@@ -96,10 +97,12 @@ static void walk_blocks(struct walk *w, struct wire_message *m)
     number32(w, 1, &m->n, 1, WIRE_READ_MAX);
     for (uint32_t i = 0; i < m->n && !w->is_bad; i++) {
         number32(w, 4, &m->at[i], 0, WIRE_PATH_MAX - 1);
-        if (m->kind == WIRE_DATA) {
-            number32(w, 4, &m->crc[i], 0, UINT32_MAX);
-            walk_bytes(w, m->key[i], WIRE_KEY_BYTES);
-        }
+        if (m->kind == WIRE_READ)
+            continue;
+        number32(w, 4, &m->crc[i], 0, UINT32_MAX);
+        walk_bytes(w, m->key[i], WIRE_KEY_BYTES);
+        if (m->kind == WIRE_PLACES)
+            number32(w, 4, &m->place[i], 0, UINT32_MAX);
     }
 }
 
@@ -155,16 +158,28 @@ static void walk_refused(struct walk *w, struct wire_message *m)
     m->reason = (enum wire_reason)reason;
 }
 
+static void walk_handle(struct walk *w, struct wire_message *m)
+{
+    uint8_t any = 0;
+
+    number(w, 8, &m->n_memory, 0, UINT64_MAX);
+    walk_bytes(w, m->handle, WIRE_HANDLE_BYTES);
+    for (uint32_t i = 0; i < WIRE_HANDLE_BYTES; i++)
+        any |= m->handle[i];
+    if (m->n_memory == 0 && any)
+        w->is_bad = true;
+}
+
 /* Whether the message begins with `id`. */
 static bool has_id(enum wire_kind kind)
 {
     return kind != WIRE_DATA && kind != WIRE_GONE && kind != WIRE_TILES && kind != WIRE_REFUSED &&
-           kind != WIRE_NOTE;
+           kind < WIRE_NOTE;
 }
 
 static void walk_fields(struct walk *w, struct wire_message *m)
 {
-    uint32_t taken = m->is_taken;
+    uint32_t taken = m->is_taken, mapped = m->is_mapped;
 
     if (has_id(m->kind))
         number(w, 8, &m->id, 0, UINT64_MAX);
@@ -179,7 +194,14 @@ static void walk_fields(struct walk *w, struct wire_message *m)
         break;
     case WIRE_LENT: walk_lent(w, m); break;
     case WIRE_READ:
-    case WIRE_DATA: walk_blocks(w, m); break;
+    case WIRE_DATA:
+    case WIRE_PLACES: walk_blocks(w, m); break;
+    case WIRE_MAP: walk_bytes(w, m->machine, WIRE_MACHINE_BYTES); break;
+    case WIRE_HANDLE: walk_handle(w, m); break;
+    case WIRE_MAPPED:
+        number32(w, 1, &mapped, 0, 1);
+        m->is_mapped = mapped == 1;
+        break;
     case WIRE_GONE: number(w, 8, &m->read, 0, UINT64_MAX); break;
     case WIRE_CLOSE: break;
     case WIRE_OFFER: number32(w, 4, &m->n, 1, WIRE_PATH_MAX); break;
@@ -206,7 +228,7 @@ static void walk_message(struct walk *w, struct wire_message *m)
     uint32_t version = WIRE_VERSION, kind = (uint32_t)m->kind, zero = 0;
 
     number32(w, 1, &version, WIRE_VERSION, WIRE_VERSION);
-    number32(w, 1, &kind, WIRE_ASK, WIRE_NOTE);
+    number32(w, 1, &kind, WIRE_ASK, WIRE_PLACES);
     number32(w, 2, &zero, 0, 0);
     if (w->is_bad)
         return;
@@ -238,8 +260,10 @@ bool wire_is_answer(enum wire_kind kind)
     switch (kind) {
     case WIRE_LENT:
     case WIRE_DATA:
+    case WIRE_PLACES:
     case WIRE_GONE:
     case WIRE_DONE:
+    case WIRE_HANDLE:
     case WIRE_TILES:
     case WIRE_REFUSED: return true;
     default: return false;

@@ -1,10 +1,13 @@
 /* wire.h - the messages between two pool threads, after the handshake (docs/design/pool.md).
  *
  * The instance that opened a connection is its asker, the other one its lender: ASK, READ, QUERY,
- * CLOSE, OFFER and NOTE go from the asker to the lender, LENT, DATA, GONE, TILES, REFUSED and DONE
- * go back. Each ASK is answered by one LENT, each READ by one DATA or GONE, each QUERY by one TILES
- * or REFUSED, and each OFFER by one DONE. The numbers in `id`, `read` and `query` are the asker's
- * own.
+ * CLOSE, OFFER, NOTE, MAP and MAPPED go from the asker to the lender, LENT, DATA, PLACES, GONE,
+ * TILES, REFUSED, DONE and HANDLE go back. Each ASK is answered by one LENT, each READ by one DATA,
+ * PLACES or GONE, each QUERY by one TILES or REFUSED, and each OFFER by one DONE. The numbers in
+ * `id`, `read` and `query` are the asker's own.
+ *
+ * MAP, HANDLE, MAPPED and PLACES are about device memory (pool_map.c). An instance sends MAP only
+ * to one whose record in the directory says that it understands it, so older ones see none of them.
  *
  * A message is the head of a transport message: one byte of version, one of kind, two of zeros,
  * then the fields in little-endian order, without padding. Six kinds have a payload, too: the
@@ -40,6 +43,10 @@
 #define WIRE_META_BYTES 8u /* of a block, in the payload of OFFER */
 #define WIRE_MS_MAX 600000u
 #define WIRE_NOTE_MAX (5u << 20)
+#define WIRE_HANDLE_BYTES 64
+#define WIRE_MACHINE_BYTES 32
+/* In n_tokens of LENT: the block lies in device memory, and is read by PLACES. */
+#define WIRE_ON_DEVICE 0x80u
 
 enum wire_kind {
     WIRE_ASK = 1, /* lend me what you hold of this path */
@@ -53,7 +60,11 @@ enum wire_kind {
     WIRE_QUERY,   /* attend to these segments of a lease */
     WIRE_TILES,   /* the result of a QUERY */
     WIRE_REFUSED, /* a QUERY is not computed */
-    WIRE_NOTE     /* a message of other parts of the program: pool_note.h */
+    WIRE_NOTE,    /* a message of other parts of the program: pool_note.h */
+    WIRE_MAP,     /* the asker runs on this machine, and can map device memory */
+    WIRE_HANDLE,  /* the lender's device memory; without one: unmap it */
+    WIRE_MAPPED,  /* whether the asker has mapped it */
+    WIRE_PLACES   /* where the blocks of a READ lie in that memory */
 };
 
 /* Why nothing is lent, or a query is not computed. */
@@ -68,10 +79,10 @@ struct wire_message {
     enum wire_kind kind;
     uint64_t id;      /* of the asker's lookup (ASK, LENT, READ, CLOSE, QUERY), of the offer (OFFER,
                        DONE) */
-    uint64_t read;    /* READ, DATA, GONE: of the read */
+    uint64_t read;    /* READ, DATA, PLACES, GONE: of the read */
     uint64_t query;   /* QUERY, TILES, REFUSED: of the query */
     uint32_t n;       /* ASK, OFFER: blocks of the path. LENT: blocks from the first one on, n_there
-                       included; 0: none. READ, DATA: blocks. QUERY: segments */
+                       included; 0: none. READ, DATA, PLACES: blocks. QUERY: segments */
     uint32_t n_there; /* ASK, LENT: blocks that the asker has */
     uint32_t ms;      /* ASK, QUERY: the asker waits for so long. LENT: the lease lasts so long, and
                          so it does after each QUERY */
@@ -83,10 +94,16 @@ struct wire_message {
     uint32_t n_bytes;            /* QUERY, TILES, NOTE: the payload */
     uint32_t floats_crc;         /* QUERY, TILES: CRC32C of the payload */
     const uint8_t *segments;     /* QUERY: [n * WIRE_SEGMENT_BYTES]; in the decoded bytes */
-    const uint8_t *n_tokens;     /* LENT: [n - n_there] of the blocks; in the decoded bytes */
-    uint32_t at[WIRE_READ_MAX];  /* READ, DATA: [n] indices in the path */
-    uint32_t crc[WIRE_READ_MAX]; /* DATA: CRC32C of the block. NOTE: [1] of the bytes */
-    uint8_t key[WIRE_READ_MAX][WIRE_KEY_BYTES]; /* DATA: the first bytes of its key */
+    const uint8_t *n_tokens;     /* LENT: [n - n_there] of the blocks, or'ed with WIRE_ON_DEVICE;
+                                    in the decoded bytes */
+    uint32_t at[WIRE_READ_MAX];  /* READ, DATA, PLACES: [n] indices in the path */
+    uint32_t crc[WIRE_READ_MAX]; /* DATA, PLACES: CRC32C of the block. NOTE: [1] of the bytes */
+    uint8_t key[WIRE_READ_MAX][WIRE_KEY_BYTES]; /* DATA, PLACES: the first bytes of its key */
+    uint32_t place[WIRE_READ_MAX]; /* PLACES: blocks from the beginning of the mapped memory on */
+    uint8_t machine[WIRE_MACHINE_BYTES]; /* MAP: pool_map.c */
+    uint8_t handle[WIRE_HANDLE_BYTES];   /* HANDLE */
+    uint64_t n_memory; /* HANDLE: bytes of the memory; 0: there is no handle, all of it is 0 */
+    bool is_mapped;    /* MAPPED */
 };
 
 /* Write *m to out; returns the length. */

@@ -37,6 +37,10 @@ NODISCARD enum status store_create(struct store **out, const struct cache_config
                                    struct tier *const *tiers, struct pool *pool,
                                    enum replace_policy policy, struct buf *why);
 void store_destroy(struct store *st); /* NULL is fine; no block is private or pinned any more */
+/* Lend from the device tier to instances that can map it: `near`, borrowed, computes the checksums.
+ * Only with a pool. ERR_NOMEM. */
+struct tier_near;
+NODISCARD enum status store_lend_near(struct store *st, struct tier_near *near);
 /* Send cache events to these readers, from now on; NULL: there is no such reader. */
 void store_send_events(struct store *st, struct cache_events *pool, struct cache_events *routers);
 /* See cache_knows(). Any thread. */

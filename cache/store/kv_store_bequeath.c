@@ -99,8 +99,9 @@ void lend_bequest(struct store *st, struct bequest *b, const struct pool_ask *as
     struct pool_block *blocks = st->remote->blocks;
 
     for (uint32_t i = ask->n_there; i < ask->n; i++)
-        blocks[i - ask->n_there] = (struct pool_block){
-            tier_memory(device_tier(st), b->blocks[i - b->from]), b->n_tokens[i - b->from]};
+        blocks[i - ask->n_there] =
+            (struct pool_block){.memory = tier_memory(device_tier(st), b->blocks[i - b->from]),
+                                .n_tokens = b->n_tokens[i - b->from]};
     b->n_loans++;
     pool_lend(st->remote->pool, ask->lease, blocks, ask->n);
 }

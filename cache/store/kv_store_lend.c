@@ -5,8 +5,9 @@
  * pool gives the lease back. Every node of the path is pinned in the tier from which it is lent, so
  * no block of it moves or is evicted, and all accounting sees it as in use. On a separate device
  * memory the pool lends from the host: nodes that lie on the device only are copied there first,
- * and without a host tier nothing is lent. Loans pin at most LENT_SHARE of a tier, and none begin
- * for a while after a request did not fit because of them.
+ * and without a host tier nothing is lent. An instance that has mapped the device memory gets
+ * blocks there, too (kv_store_near.c). Loans pin at most LENT_SHARE of a tier, and none begin for a
+ * while after a request did not fit because of them.
  *
  * Disk. What lies on disk only is read into memory for the loan, within LENT_SHARE. The answer
  * waits for that as long as the asker allows, which is shorter than it takes the asker to compute;
@@ -59,13 +60,17 @@ static uint32_t lent_max(const struct store *st, enum cache_tier tier)
     return (uint32_t)(share * tier_n_blocks(st->tier[tier].t));
 }
 
-/* Pin a node for one more loan. False: it cannot be lent, or too much is. */
-static bool lend_node(struct store *st, uint32_t node)
+/* Pin a node for one more loan. is_near: the peer reads device memory, too. False: it cannot be
+ * lent, or too much is. */
+static bool lend_node(struct store *st, uint32_t node, bool is_near)
 {
     struct node_info *info = &st->info[node];
     struct ktree_node look = ktree_look(st->tree, node);
-    enum cache_tier from = st->copies || !lies_in(&look, CACHE_DEVICE) ? CACHE_HOST : CACHE_DEVICE;
+    bool in_place = lies_in(&look, CACHE_DEVICE) && (is_near || !st->copies);
+    enum cache_tier from = in_place ? CACHE_DEVICE : CACHE_HOST;
 
+    if (info->n_lent > 0 && info->lent_in == CACHE_DEVICE && st->copies && !is_near)
+        return false;
     if (info->n_lent == 0) {
         if (info->is_orphan || !st->tier[from].t || st->sleeps ||
             st->remote->n_lent[from] + look.n_blocks > lent_max(st, from) ||
@@ -110,7 +115,7 @@ static void pin_path(struct store *st, struct loan *l, const struct ktree_match 
     /* Copying to the host must not evict the end of this path from there. */
     if (is_on_host)
         replace_pin(st->policy, CACHE_HOST, entry);
-    while (n-- > 0 && lend_node(st, st->path[n])) {
+    while (n-- > 0 && lend_node(st, st->path[n], l->ask.is_near)) {
         struct ktree_node look = ktree_look(st->tree, st->path[n]);
 
         l->node = st->path[n];
@@ -173,7 +178,7 @@ static void begin_loan(struct store *st, const struct pool_ask *ask)
 }
 
 /* Fill in the blocks of the loan from n_there on. Returns the number of blocks of the path that can
- * be read now: fewer while copies to the host are under way. */
+ * be read now: fewer while copies to the host, or to the device, are under way. */
 static uint32_t fill_blocks(const struct store *st, const struct loan *l, uint32_t n_there,
                             struct pool_block *blocks)
 {
@@ -185,7 +190,8 @@ static uint32_t fill_blocks(const struct store *st, const struct loan *l, uint32
         const struct tier *t = st->tier[info->lent_in].t;
 
         look = ktree_look(st->tree, x);
-        if (!is_move_over(st, info->spill_no) && look.n_before < n)
+        if (!is_move_over(st, info->lent_in == CACHE_HOST ? info->spill_no : info->fetch_no) &&
+            look.n_before < n)
             n = look.n_before;
         if (look.n_before + look.n_blocks <= n_there)
             continue;
@@ -195,7 +201,9 @@ static uint32_t fill_blocks(const struct store *st, const struct loan *l, uint32
 
             if (at >= n_there && at < l->n_blocks)
                 blocks[at - n_there] = (struct pool_block){
-                    tier_memory(t, slots[i]), left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS};
+                    .memory = tier_memory(t, slots[i]),
+                    .place = slots[i],
+                    .n_tokens = left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS};
         }
     }
     return n;
@@ -365,17 +373,22 @@ static bool awaits_coming(const struct store *st, const struct loan *l)
 static void answer(struct store *st, struct loan *l)
 {
     struct store_remote *r = st->remote;
+    bool is_late = st->now_ns >= l->ask.until_ns;
     uint32_t n;
 
-    if (l->disk_until_ns > 0)
-        pin_again(st, l);
-    if (reads_for(st, l) || awaits_coming(st, l))
-        return;
+    if (!awaits_sums(st, l)) {
+        if (l->disk_until_ns > 0)
+            pin_again(st, l);
+        if (reads_for(st, l) || awaits_coming(st, l))
+            return;
+    }
     n = fill_blocks(st, l, l->n_there, r->blocks);
-    if (n < l->n_blocks && st->now_ns < l->ask.until_ns)
+    if (!is_late && (n < l->n_blocks || !fill_sums(st, l, &n)))
         return;
-    if (st->now_ns >= l->ask.until_ns)
+    if (is_late) {
+        drop_sums(st, l);
         n = 0;
+    }
     l->is_asked = false;
     r->n_asked--;
     pool_lend(r->pool, l->lease, r->blocks, n);
@@ -397,6 +410,7 @@ void poll_loans(struct store *st)
     while (pool_next_ask(r->pool, &ask))
         begin_loan(st, &ask);
     end_lending(st);
+    poll_sums(st);
     for (uint32_t i = 0; r->n_asked > 0 && i < POOL_LEASES_MAX; i++)
         if (r->loans[i].is_used && r->loans[i].is_asked)
             answer(st, &r->loans[i]);

@@ -2,7 +2,8 @@
  * instance hands over.
  *
  * Where there is a host tier, nodes are read into it and fetched from there like any other node;
- * else they are read to the device, within prefetch_share. The first of the waiting requests gets
+ * else, and from another process's device memory, they are read to the device, within
+ * prefetch_share. The first of the waiting requests gets
  * room regardless of the share, even if that evicts what was read for others. So the reads of at
  * least one request always end, however small the tier is. */
 #include <math.h>
@@ -86,9 +87,13 @@ enum status begin_read(struct store *st, uint32_t node, const void *owner, doubl
 
     if (st->sleeps)
         return ERR_UNAVAILABLE;
-    if (!u || !tier_stage(w->t, u->buffers, n))
+    if (!u)
         return ERR_BUSY;
     ktree_slots(st->tree, node, w->which, u->blocks, n);
+    u->is_near = w->which == CACHE_REMOTE && tier_remote_is_near(w->t, u->blocks[0]);
+    if (u->is_near ? !tier_remote_stage_near(w->t, u->buffers, n)
+                   : !tier_stage(w->t, u->buffers, n))
+        return ERR_BUSY;
     s = tier_read(w->t, u->blocks, u->buffers, n, false, unit_tag(w, u));
     if (s != OK) {
         tier_unstage(w->t, u->buffers, n);
@@ -228,7 +233,7 @@ static uint32_t node_to_place(const struct store *st, const struct unit *u, uint
 /* Give up the node that was being copied to memory. */
 static void cancel_piece(struct store *st, struct unit *u)
 {
-    struct store_tier *t = &st->tier[load_tier(st)];
+    struct store_tier *t = &st->tier[unit_tier(st, u)];
 
     if (u->n_reserved == 0)
         return;
@@ -240,11 +245,11 @@ static void cancel_piece(struct store *st, struct unit *u)
 /* Reserve blocks in memory for n blocks of the unit from i on. */
 static bool begin_piece(struct store *st, struct unit *u, uint32_t i, uint32_t n, uint32_t node)
 {
-    struct store_tier *t = &st->tier[load_tier(st)];
+    struct store_tier *t = &st->tier[unit_tier(st, u)];
     uint32_t parent = ktree_look(st->tree, node).parent, entry = st->info[node].entry;
 
-    if (load_tier(st) == CACHE_HOST ? !make_host_load_room(st, u, parent, entry, n)
-                                    : !make_load_room(st, u, parent, entry, n))
+    if (unit_tier(st, u) == CACHE_HOST ? !make_host_load_room(st, u, parent, entry, n)
+                                       : !make_load_room(st, u, parent, entry, n))
         return false;
     if (!tier_reserve(t->t, u->to, n))
         return false;
@@ -261,7 +266,7 @@ static bool copy_piece(struct store *st, struct unit *u)
     while (u->n_copied < u->n_reserved && take_copy_budget(st, st->block_bytes)) {
         const void *from = u->buffers[u->at + u->n_copied];
         enum status s =
-            tier_write(st->tier[load_tier(st)].t, &u->to[u->n_copied], &from, NULL, 1, 0);
+            tier_write(st->tier[unit_tier(st, u)].t, &u->to[u->n_copied], &from, NULL, 1, 0);
 
         ASSERT(s == OK); /* a copy in memory */
         u->n_copied++;
@@ -274,7 +279,7 @@ static bool copy_piece(struct store *st, struct unit *u)
 static void enter_piece(struct store *st, const struct slow_tier *w, struct unit *u, uint32_t node,
                         bool is_moving_in)
 {
-    enum cache_tier which = load_tier(st);
+    enum cache_tier which = unit_tier(st, u);
     struct node_info *info = &st->info[node];
     uint32_t n = u->n_reserved;
 
@@ -307,6 +312,35 @@ static void enter_piece(struct store *st, const struct slow_tier *w, struct unit
     st->n_fetched_ahead += n;
 }
 
+/* A node never lies in a faster tier than its parent: fetch what comes before a node that goes to
+ * the device. False: there is no room now. */
+static bool fetch_before(struct store *st, uint32_t parent)
+{
+    uint32_t top, x;
+    bool done = true;
+
+    do {
+        top = KTREE_ROOT;
+        for (x = parent; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
+            struct ktree_node look = ktree_look(st->tree, x);
+
+            if (lies_in(&look, CACHE_DEVICE))
+                break;
+            top = x;
+        }
+        if (top == KTREE_ROOT)
+            break;
+        st->is_ahead = true;
+        move_pin(st, KTREE_ROOT, x); /* making room must evict no part of the path */
+        replace_pin(st->policy, CACHE_HOST, st->info[parent].entry);
+        done = fetch_node(st, top);
+        replace_unpin(st->policy, CACHE_HOST, st->info[parent].entry);
+        move_pin(st, x, KTREE_ROOT);
+        st->is_ahead = false;
+    } while (done);
+    return done;
+}
+
 enum place_result { PLACED, PLACE_COPIES, PLACE_WAITS, PLACE_NEVER };
 
 /* Only the first request waits for room: the buffers of the others must not be in its way. */
@@ -321,7 +355,7 @@ static enum place_result place_piece(struct store *st, const struct slow_tier *w
 {
     uint32_t parent = ktree_look(st->tree, node).parent;
     struct ktree_node look = ktree_look(st->tree, parent);
-    bool copies = tier_is_addressable(st->tier[load_tier(st)].t);
+    bool copies = tier_is_addressable(st->tier[unit_tier(st, u)].t);
 
     if (st->sleeps) /* the tiers were found empty, and must stay so */
         return PLACE_NEVER;
@@ -331,6 +365,8 @@ static enum place_result place_piece(struct store *st, const struct slow_tier *w
         cancel_piece(st, u); /* the node was split */
     if (copies && u->n_reserved == 0 && st->copy_left == 0)
         return PLACE_COPIES; /* at the next poll: blocks are not reserved for longer than needed */
+    if (u->is_near && load_tier(st) == CACHE_HOST && !fetch_before(st, parent))
+        return may_wait_for_room(st, u) ? PLACE_WAITS : PLACE_NEVER;
     if (u->n_reserved == 0 && !begin_piece(st, u, i, n, node))
         return may_wait_for_room(st, u) ? PLACE_WAITS : PLACE_NEVER;
     if (copies) {
@@ -478,16 +514,27 @@ static uint32_t n_reading(const struct store *st)
     return n;
 }
 
+/* Whether a node is read from mapped device memory. */
+static bool is_near(const struct store *st, uint32_t node, const struct ktree_node *look)
+{
+    uint32_t slot;
+
+    if (tier_to_read(look) != CACHE_REMOTE)
+        return false;
+    ktree_slots(st->tree, node, CACHE_REMOTE, &slot, 1);
+    return tier_remote_is_near(st->slow[CACHE_REMOTE]->t, slot);
+}
+
 /* Whether the node is within prefetch_share. On the host the policy decides instead. */
 static bool may_load(const struct store *st, uint32_t node, const void *owner)
 {
-    uint32_t n = ktree_look(st->tree, node).n_blocks;
+    struct ktree_node look = ktree_look(st->tree, node);
 
     if (st->load_first == owner)
         return true;
     return st->now_ns >= st->info[node].no_load_ahead_until_ns &&
-           (load_tier(st) == CACHE_HOST ||
-            st->n_prefetched + n_reading(st) + n <= prefetch_limit(st));
+           ((load_tier(st) == CACHE_HOST && !is_near(st, node, &look)) ||
+            st->n_prefetched + n_reading(st) + look.n_blocks <= prefetch_limit(st));
 }
 
 /* List the nodes of the path to `node` that lie in slow tiers only in st->path, deepest first. */

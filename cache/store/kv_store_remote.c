@@ -90,6 +90,7 @@ void fini_remote(struct store *st)
     }
     map_fini(&r->coming);
     free(r->slow.units);
+    fini_near(st);
     free(r->lookups);
     free(r->blocks);
     free(r->leaving);
@@ -107,11 +108,14 @@ static uint32_t number_of(const struct store_remote *r, const struct lookup *l)
 }
 
 /* The number of blocks from i on that become one node. */
-static uint32_t node_length(const struct lookup *l, uint32_t i, uint32_t n)
+static uint32_t node_length(const struct store *st, const struct lookup *l, uint32_t i, uint32_t n)
 {
+    const struct pool *p = st->remote->pool;
     uint32_t k = 1;
 
-    while (k < NODE_N_BLOCKS_MAX && i + k < n && !l->meta[i + k].starts_segment)
+    /* A node is read by one read, from one memory. */
+    while (k < NODE_N_BLOCKS_MAX && i + k < n && !l->meta[i + k].starts_segment &&
+           pool_is_near(p, l->ticket, i + k) == pool_is_near(p, l->ticket, i))
         k++;
     return k;
 }
@@ -161,7 +165,7 @@ static void enter_found(struct store *st, struct lookup *l, uint32_t n)
                                 !node_split(st, node, m.n_in_node, &node))))
         return;
     for (uint32_t i = m.n_blocks; i < n && node != KTREE_NONE; i += k) {
-        k = node_length(l, i, n);
+        k = node_length(st, l, i, n);
         node = enter_node(st, l, node, i, k);
     }
 }

@@ -72,6 +72,7 @@ struct unit {
     uint32_t blocks[NODE_N_BLOCKS_MAX]; /* of the slow tier */
     uint64_t save_no;                   /* UNIT_SAVING: the move */
     bool is_stale;                      /* a write whose result nobody wants any more */
+    bool is_near; /* of reads: from mapped device memory, into buffers there */
     enum read_for read_for;
     const void *owner; /* of reads: the request that waits */
     uint64_t began_ns;
@@ -79,7 +80,7 @@ struct unit {
     double due_s;
     uint64_t give_up_ns; /* UNIT_READ: if there is no room by then */
     /* The node that is being copied from staging to memory, over several polls. */
-    uint32_t to[NODE_N_BLOCKS_MAX]; /* [n_reserved] blocks of load_tier() */
+    uint32_t to[NODE_N_BLOCKS_MAX]; /* [n_reserved] blocks of unit_tier() */
     uint32_t at, n_reserved, n_copied;
 };
 
@@ -169,9 +170,24 @@ struct leaving_path {
     uint32_t n_uses;
 };
 
+/* CRC32Cs of the device blocks of one loan, which the device computes. */
+struct loan_sums {
+    bool is_used;   /* for `lease` */
+    bool is_failed; /* or not wanted any more */
+    uint32_t lease;
+    uint32_t n_jobs; /* under way */
+    struct loan_job {
+        uint32_t job, n;
+        uint32_t at[TIER_SUMS_MAX]; /* [n] entries of store_remote.blocks */
+    } jobs[POOL_PATH_MAX / TIER_SUMS_MAX];
+    uint32_t crc[POOL_PATH_MAX];
+};
+
 struct store_remote {
     struct slow_tier slow;
     struct pool *pool;            /* borrowed */
+    struct tier_near *near;       /* borrowed; NULL: device memory is not lent */
+    struct loan_sums *sums;       /* NULL: the same */
     struct lookup *lookups;       /* [POOL_TICKETS_MAX] */
     uint32_t n_lookups;           /* records in use */
     uint32_t n_nodes;             /* in CACHE_REMOTE */
@@ -208,6 +224,12 @@ static inline bool is_write(const struct unit *u)
 static inline enum cache_tier load_tier(const struct store *st)
 {
     return st->n_tiers > 1 ? CACHE_HOST : CACHE_DEVICE;
+}
+
+/* The same for a unit: device memory is not copied through the host. */
+static inline enum cache_tier unit_tier(const struct store *st, const struct unit *u)
+{
+    return u->is_near ? CACHE_DEVICE : load_tier(st);
 }
 
 /* Take n bytes of this poll's copy budget. False: it is used up. */
@@ -297,6 +319,18 @@ void poll_news(struct store *st);
 void poll_offers(struct store *st);
 /* Whether another instance has the node's KV, too: its price in the policy follows. */
 void set_replica(struct store *st, uint32_t node, bool is_replica);
+
+/* --- kv_store_near.c --- */
+
+/* Take checksums that the device has computed. */
+void poll_sums(struct store *st);
+/* Fill in the checksums of the loan's blocks [n_there, *n) in store_remote.blocks that lie in
+ * device memory. False: not yet. *n is 0 when the device failed to compute them. */
+bool fill_sums(struct store *st, const struct loan *l, uint32_t *n);
+bool awaits_sums(const struct store *st, const struct loan *l);
+/* The loan is answered without them. */
+void drop_sums(struct store *st, const struct loan *l);
+void fini_near(struct store *st);
 
 /* --- kv_store_index.c --- */
 

@@ -16,6 +16,8 @@
  *   memory   disk     tier_stage(disk), tier_read(memory), tier_write(disk)
  *   disk     memory   tier_stage(disk), tier_read(disk), tier_write(memory), tier_unstage(disk)
  *   remote   memory   as from disk; nothing is written to other instances
+ *   remote   device   from the device memory of another process: tier_remote_stage_near(),
+ *                     tier_read(remote), tier_write(device): the buffers are device memory
  *
  * Moves of a tier that the host can address are immediate: the bytes are copied on the calling
  * thread before the call returns, and tier_poll() does not report them. The caller bounds how much
@@ -177,8 +179,31 @@ uint32_t tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids);
 
 /* --- opening --- */
 
+/* --- the device memory of other processes (CUDA IPC) --- */
+
+struct tier_near;
+#define TIER_SUMS_MAX 256u /* blocks of one job */
+
+/* Buffers in device memory, and jobs that copy and compute CRC32Cs. ERR_NOMEM. */
+NODISCARD enum status tier_near_open(struct tier_near **out, struct device *device,
+                                     uint64_t block_bytes);
+void tier_near_close(struct tier_near *n); /* NULL is fine; waits for the jobs */
+void tier_near_wait(struct tier_near *n);  /* the same without closing */
+bool tier_near_stage(struct tier_near *n, void **buffers, uint32_t n_buffers);
+void tier_near_unstage(struct tier_near *n, void *buffer);
+bool tier_near_has(const struct tier_near *n, const void *buffer); /* NULL: false */
+/* Copy blocks from mapped memory to buffers, and compute their sums. ERR_BUSY: too many jobs. */
+NODISCARD enum status tier_near_pull(struct tier_near *n, const void *const *from, void *const *to,
+                                     uint32_t n_blocks, uint32_t *job);
+/* Compute the sums of blocks of the device tier, behind what the compute stream has been given. */
+NODISCARD enum status tier_near_sum(struct tier_near *n, const struct tier *t,
+                                    const uint32_t *blocks, uint32_t n_blocks, uint32_t *job);
+/* Whether the job is over: then *status and sums [n_blocks] are set, and the job is gone. */
+bool tier_near_end(struct tier_near *n, uint32_t job, enum status *status, uint32_t *sums);
+
 struct tier_device_config {
     struct device *device;
+    struct tier_near *near; /* writes may come from its buffers; borrowed; may be NULL */
     uint64_t block_bytes;
     uint32_t n_blocks;
     uint32_t n_shared;    /* further blocks of the same memory, for tier_host_open() */
@@ -212,8 +237,9 @@ NODISCARD enum status tier_disk_open(struct tier **out, const struct tier_disk_c
 struct tier_remote_config {
     struct device *device; /* for the staging memory, as of the disk */
     uint64_t block_bytes;
-    uint32_t n_blocks; /* handles */
-    struct pool *pool; /* borrowed */
+    uint32_t n_blocks;      /* handles */
+    struct pool *pool;      /* borrowed; so is the next one */
+    struct tier_near *near; /* to read from other processes' device memory; may be NULL */
 };
 NODISCARD enum status tier_remote_open(struct tier **out, const struct tier_remote_config *config,
                                        struct buf *why);
@@ -223,6 +249,10 @@ void tier_remote_begin(struct tier *t, uint32_t lookup, uint32_t ticket,
 /* Let reserved blocks [n] name the blocks [at, at + n) of the lookup's path. */
 void tier_remote_name(struct tier *t, const uint32_t *blocks, uint32_t n, uint32_t lookup,
                       uint32_t at);
+/* Whether the block lies in mapped device memory. The blocks of a read all do, or none; their
+ * buffers are those of tier_remote_stage_near() then, which tier_unstage() takes back, too. */
+bool tier_remote_is_near(const struct tier *t, uint32_t block);
+NODISCARD bool tier_remote_stage_near(struct tier *t, void **buffers, uint32_t n);
 /* Blocks that name the lookup, and reads of it that are under way. */
 uint32_t tier_remote_n_uses(const struct tier *t, uint32_t lookup);
 /* The lookup that a block names, and what is known about it. */

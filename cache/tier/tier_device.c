@@ -30,7 +30,8 @@ struct move {
 struct tier_device {
     struct tier base;
     struct device *device;
-    unsigned char *pool; /* NULL: asleep */
+    struct tier_near *near; /* may be NULL */
+    unsigned char *pool;    /* NULL: asleep */
     size_t pool_bytes;
     /* A ring, oldest move first. */
     struct move moves[N_MOVES];
@@ -103,6 +104,14 @@ static bool device_reap(struct tier *t)
 
 /* --- moves --- */
 
+static enum status write_block(struct tier_device *d, struct stream *s, void *block,
+                               const void *from)
+{
+    return tier_near_has(d->near, from)
+               ? device_copy_async(d->device, s, block, from, d->base.block_bytes)
+               : device_upload_async(d->device, s, block, from, d->base.block_bytes);
+}
+
 static enum status copy_blocks(struct tier_device *d, bool is_write, const uint32_t *blocks,
                                void *const *memory, uint32_t n)
 {
@@ -116,7 +125,7 @@ static enum status copy_blocks(struct tier_device *d, bool is_write, const uint3
         status = device_event_order(d->device, d->compute_done, s);
     for (uint32_t i = 0; status == OK && i < n; i++) {
         unsigned char *block = d->pool + blocks[i] * bytes;
-        status = is_write ? device_upload_async(d->device, s, block, memory[i], bytes)
+        status = is_write ? write_block(d, s, block, memory[i])
                           : device_download_async(d->device, s, memory[i], block, bytes);
     }
     return status;
@@ -304,6 +313,7 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
     if (!d)
         return ERR_NOMEM;
     d->device = c->device;
+    d->near = c->near;
     d->pool_bytes = c->block_bytes * ((size_t)c->n_blocks + c->n_shared);
     d->base.is_addressable = !c->is_separate;
     s = tier_init(&d->base, c->is_separate ? &separate_ops : &addressable_ops, c->block_bytes,

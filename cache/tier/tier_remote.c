@@ -1,5 +1,8 @@
 /* tier_remote.c - blocks that other instances of the pool lend: handles, and the staging memory
- * into which they are read. */
+ * into which they are read.
+ *
+ * Blocks in the device memory of an instance on this machine are copied by this side: the pool says
+ * where they lie, and the copy is checked before the read is over. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,12 +33,16 @@ struct reading {
     uint64_t tag;
     uint32_t lookup, n;
     void *buffers[TIER_MOVE_BLOCKS_MAX];
+    bool copies; /* from mapped memory, in `job` */
+    uint32_t job;
+    struct pool_places places;
 };
 
 struct tier_remote {
     struct tier base;
     struct device *device;
     struct pool *pool;
+    struct tier_near *near; /* may be NULL */
     struct handle *handles; /* [n_blocks] */
     struct source sources[POOL_TICKETS_MAX];
     struct reading reads[N_READS_MAX];
@@ -80,9 +87,19 @@ static void remote_tier_unstage(struct tier *t, void *const *buffers, uint32_t n
 {
     struct tier_remote *r = of(t);
 
-    ASSERT(r->n_free_buffers + n <= t->n_buffers);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        if (tier_near_has(r->near, buffers[i])) {
+            tier_near_unstage(r->near, buffers[i]);
+            continue;
+        }
+        ASSERT(r->n_free_buffers < t->n_buffers);
         r->free_buffers[r->n_free_buffers++] = buffers[i];
+    }
+}
+
+bool tier_remote_stage_near(struct tier *t, void **buffers, uint32_t n)
+{
+    return tier_near_stage(of(t)->near, buffers, n);
 }
 
 /* --- handles --- */
@@ -112,6 +129,14 @@ uint32_t tier_remote_n_uses(const struct tier *t, uint32_t lookup)
 uint32_t tier_remote_lookup(const struct tier *t, uint32_t block)
 {
     return of_const(t)->handles[block].lookup;
+}
+
+bool tier_remote_is_near(const struct tier *t, uint32_t block)
+{
+    const struct tier_remote *r = of_const(t);
+    const struct handle *h = &r->handles[block];
+
+    return r->near && pool_is_near(r->pool, r->sources[h->lookup].ticket, h->at);
 }
 
 void tier_remote_found(const struct tier *t, uint32_t block, struct pool_found *out)
@@ -159,6 +184,42 @@ static enum status remote_tier_read(struct tier *t, const uint32_t *blocks, void
     return OK;
 }
 
+/* Begin the copies of reads that the pool has answered. */
+static void begin_copies(struct tier_remote *r)
+{
+    struct pool_places places;
+
+    while (pool_next_places(r->pool, &places)) {
+        struct reading *read = &r->reads[places.tag];
+        enum status s;
+
+        ASSERT(places.tag < N_READS_MAX && read->is_used && !read->copies && places.n == read->n);
+        read->places = places;
+        s = tier_near_pull(r->near, places.from, read->buffers, read->n, &read->job);
+        read->copies = s == OK;
+        if (s != OK)
+            pool_copied(r->pool, places.read, s);
+    }
+}
+
+/* Check what was copied. */
+static void end_copies(struct tier_remote *r)
+{
+    uint32_t sums[TIER_SUMS_MAX];
+    enum status s;
+
+    for (uint32_t i = 0; i < N_READS_MAX; i++) {
+        struct reading *read = &r->reads[i];
+
+        if (!read->is_used || !read->copies || !tier_near_end(r->near, read->job, &s, sums))
+            continue;
+        if (s == OK && memcmp(sums, read->places.crc, read->n * sizeof *sums) != 0)
+            s = ERR_CORRUPT;
+        read->copies = false;
+        pool_copied(r->pool, read->places.read, s);
+    }
+}
+
 static uint32_t remote_tier_poll(struct tier *t, struct tier_done *out, uint32_t n_max)
 {
     struct tier_remote *r = of(t);
@@ -166,6 +227,10 @@ static uint32_t remote_tier_poll(struct tier *t, struct tier_done *out, uint32_t
     uint64_t i;
     enum status s;
 
+    if (r->near && r->n_reads > 0) {
+        begin_copies(r);
+        end_copies(r);
+    }
     while (n < n_max && r->n_reads > 0 && pool_next_read(r->pool, &i, &s)) {
         struct reading *read = &r->reads[i];
 
@@ -248,6 +313,7 @@ enum status tier_remote_open(struct tier **out, const struct tier_remote_config 
     if (r) {
         r->device = c->device;
         r->pool = c->pool;
+        r->near = c->near;
         r->base.ops = &remote_ops;
         r->base.block_bytes = c->block_bytes;
         r->buffer_bytes = (c->block_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;

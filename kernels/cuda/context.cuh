@@ -69,6 +69,10 @@ enum status cuda_graph_end(void *state, struct device_graph **out);
 enum status cuda_graph_launch(void *state, const struct device_graph *g);
 void cuda_graph_destroy(void *state, struct device_graph *g);
 
+/* CRC32C of pieces of device memory, in crc32c.cu; as device_crc32c_async(). */
+enum status cuda_sums(struct cuda_context *c, struct stream *s, const void *const *pieces,
+                      uint32_t n, size_t n_bytes, uint32_t *sums);
+
 /* Of the backend's table, in gemm_cublas.cu. */
 void cuda_tune(void *state, bool on);
 

@@ -21,7 +21,7 @@
 #define PARTIALS_BYTES_MIN ((size_t)4 << 20)
 #define PARTIALS_MEMORY_SHARE 64 /* most of the free memory, as 1 / n */
 
-enum owned_kind { OWNED_MEMORY, OWNED_PINNED, OWNED_EVENT };
+enum owned_kind { OWNED_MEMORY, OWNED_PINNED, OWNED_EVENT, OWNED_MAPPING };
 
 /* An object to free when the device closes. */
 struct owned {
@@ -153,6 +153,8 @@ static cudaError_t release(struct owned *o)
         return cudaFreeHost(o->p);
     case OWNED_EVENT:
         return cudaEventDestroy(static_cast<cudaEvent_t>(o->p));
+    case OWNED_MAPPING:
+        return cudaIpcCloseMemHandle(o->p);
     }
     return cudaErrorInvalidValue;
 }
@@ -171,8 +173,18 @@ static cudaError_t acquire(struct owned *o, size_t n_bytes)
         e = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
         o->p = event;
         return e;
+    case OWNED_MAPPING:
+        break; /* cuda_map() */
     }
     return cudaErrorInvalidValue;
+}
+
+static void keep(struct cuda_device *d, struct owned *o)
+{
+    pthread_mutex_lock(&d->lock);
+    o->next = d->owned;
+    d->owned = o;
+    pthread_mutex_unlock(&d->lock);
 }
 
 static enum status acquire_owned(struct cuda_context *c, enum owned_kind kind, size_t n_bytes,
@@ -192,10 +204,7 @@ static enum status acquire_owned(struct cuda_context *c, enum owned_kind kind, s
         free(o);
         return s;
     }
-    pthread_mutex_lock(&d->lock);
-    o->next = d->owned;
-    d->owned = o;
-    pthread_mutex_unlock(&d->lock);
+    keep(d, o);
     *out = o->p;
     return OK;
 }
@@ -264,6 +273,68 @@ static enum status cuda_memory(void *state, size_t *n_free, size_t *n_total)
     if (has_failed(c))
         return ERR_INTERNAL;
     return cuda_check(c, cudaMemGetInfo(n_free, n_total), "cudaMemGetInfo");
+}
+
+/* --- memory of other processes --------------------------------------------------------------- */
+
+static_assert(sizeof(cudaIpcMemHandle_t) == DEVICE_HANDLE_BYTES, "a handle");
+
+/* Whether a call refused to share memory. Machines, containers and pairs of GPUs refuse with many
+ * errors, so the context itself is asked whether it still works, by a stream that is never
+ * recorded. */
+static enum status refused(struct cuda_context *c, cudaError_t e, const char *what)
+{
+    cudaError_t health;
+
+    (void)cudaGetLastError();
+    health = cudaStreamQuery(c->streams[DEVICE_COPY_PEER]);
+    if (health != cudaSuccess && health != cudaErrorNotReady)
+        return cuda_check(c, health, what);
+    (void)cudaGetLastError();
+    log_event(LOG_WARN, "GPU memory is not shared with another process", "call=\"%s\" error=%s "
+              "words=\"%s\"", what, cudaGetErrorName(e), cudaGetErrorString(e));
+    return e == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_UNSUPPORTED;
+}
+
+static enum status cuda_export(void *state, void *p, uint8_t handle[DEVICE_HANDLE_BYTES])
+{
+    struct cuda_context *c = context_of(state);
+    cudaIpcMemHandle_t h;
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    cudaError_t e = cudaIpcGetMemHandle(&h, p);
+    if (e != cudaSuccess)
+        return refused(c, e, "cudaIpcGetMemHandle");
+    memcpy(handle, &h, sizeof(h));
+    return OK;
+}
+
+static enum status cuda_map(void *state, const uint8_t handle[DEVICE_HANDLE_BYTES], void **out)
+{
+    struct cuda_context *c = context_of(state);
+    cudaIpcMemHandle_t h;
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    struct owned *o = static_cast<struct owned *>(calloc(1, sizeof(*o)));
+    if (!o)
+        return ERR_NOMEM;
+    o->kind = OWNED_MAPPING;
+    memcpy(&h, handle, sizeof(h));
+    cudaError_t e = cudaIpcOpenMemHandle(&o->p, h, cudaIpcMemLazyEnablePeerAccess);
+    if (e != cudaSuccess) {
+        free(o);
+        return refused(c, e, "cudaIpcOpenMemHandle");
+    }
+    keep(device_of(c), o);
+    *out = o->p;
+    return OK;
+}
+
+static void cuda_unmap(void *state, void *p)
+{
+    release_owned(context_of(state), p, "cudaIpcCloseMemHandle");
 }
 
 /* --- open and close -------------------------------------------------------------------------- */
@@ -519,6 +590,20 @@ static enum status cuda_download(void *state, struct stream *s, void *dst, const
     return copy(context_of(state), s, dst, src, n_bytes, cudaMemcpyDeviceToHost);
 }
 
+static enum status cuda_copy(void *state, struct stream *s, void *dst, const void *src,
+                             size_t n_bytes)
+{
+    return copy(context_of(state), s, dst, src, n_bytes, cudaMemcpyDeviceToDevice);
+}
+
+static enum status cuda_crc32c(void *state, struct stream *s, const void *const *pieces,
+                               uint32_t n, size_t n_bytes, uint32_t *sums)
+{
+    struct cuda_context *c = context_of(state);
+
+    return has_failed(c) ? ERR_INTERNAL : cuda_sums(c, s, pieces, n, n_bytes, sums);
+}
+
 static enum status cuda_stream_wait(void *state, struct stream *s)
 {
     struct cuda_context *c = context_of(state);
@@ -600,4 +685,6 @@ const struct device_backend tarn_cuda_backend = {
     cuda_stream_wait,   cuda_event_create, cuda_event_destroy, cuda_event_record,
     cuda_event_order,   cuda_event_query,  cuda_event_wait,    cuda_graph_begin,
     cuda_graph_end,     cuda_graph_launch, cuda_graph_destroy, cuda_tune,
+    cuda_copy,          cuda_crc32c,       cuda_export,        cuda_map,
+    cuda_unmap,
 };

@@ -107,6 +107,12 @@ static void write_queries(struct page *p, const struct cache_stats *c)
                  s->n_queries);
     page_counter(p, "tarn:pool_queries_failed_total", "Of those, queries that got no answer.",
                  s->n_queries_failed);
+    page_gauge(p, "tarn:pool_device_ipc_instances",
+               "Instances whose GPU memory is mapped here (CUDA IPC).", s->n_mapped);
+    page_counter(p, "tarn:pool_device_ipc_bytes_total",
+                 "KV copied from the GPU memory of other instances, of "
+                 "tarn:pool_pulled_bytes_total.",
+                 s->n_near_bytes);
     page_counter(p, "tarn:pool_query_bytes_total", "Queries sent and tiles received.",
                  s->n_query_bytes);
     page_gauge(p, "tarn:pool_query_seconds",

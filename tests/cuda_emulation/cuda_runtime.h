@@ -37,6 +37,8 @@ enum cudaError {
     cudaErrorInvalidDeviceFunction = 98,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorDeviceUninitialized = 201,
+    cudaErrorMapBufferObjectFailed = 205,
     cudaErrorNoKernelImageForDevice = 209,
     cudaErrorECCUncorrectable = 214,
     cudaErrorInvalidResourceHandle = 400,
@@ -105,6 +107,8 @@ enum cudaDeviceAttr {
 #define cudaDeviceScheduleYield 2u
 #define cudaDeviceScheduleBlockingSync 4u
 #define cudaDeviceMapHost 8u
+#define cudaIpcMemLazyEnablePeerAccess 1u
+#define CUDA_IPC_HANDLE_SIZE 64
 
 struct cudaDeviceProp {
     char name[256];
@@ -119,6 +123,10 @@ struct cudaDeviceProp {
     size_t sharedMemPerMultiprocessor;
     size_t sharedMemPerBlockOptin;
 };
+
+typedef struct cudaIpcMemHandle_st {
+    char reserved[CUDA_IPC_HANDLE_SIZE];
+} cudaIpcMemHandle_t;
 
 struct cudaFuncAttributes {
     size_t sharedSizeBytes;
@@ -162,6 +170,9 @@ cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t n_bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n_bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s = nullptr);
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p);
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *p);
 cudaError_t cudaMemset(void *p, int byte, size_t n_bytes);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t n_bytes, cudaStream_t s = nullptr);
 

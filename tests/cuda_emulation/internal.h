@@ -73,11 +73,19 @@ struct allocation {
     bool on_device;
     void *mapping;
     size_t map_bytes;
+    int fd;           /* of the file behind memory that other processes may map; -1: none */
+    bool is_borrowed; /* the memory of another process */
+    uint32_t n_opens; /* of these, by handle */
+    uint64_t file;    /* number of that file */
 };
 void *memory_alloc(size_t n_bytes, bool on_device); /* NULL: out of memory */
 bool memory_free(void *p, bool on_device);          /* false: not an allocation of this kind */
 /* The allocation that holds all of [p, p + n_bytes), or NULL. */
 const struct allocation *memory_find(const void *p, size_t n_bytes);
+/* Let other processes map the memory that begins at p, and write a handle. */
+cudaError_t memory_export(void *p, cudaIpcMemHandle_t *handle);
+cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle);
+bool memory_return(void *p); /* false: not memory of another process */
 void memory_info(size_t *n_free, size_t *n_total);
 void memory_set(void *p, int byte, size_t n_bytes);
 void memory_open(void); /* allow access to device memory, while the device works */

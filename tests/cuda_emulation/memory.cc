@@ -2,12 +2,18 @@
  *
  * Device memory is accessible only while the device works. At other times a host access through a
  * device pointer faults (or AddressSanitizer reports it), as on a real machine. New memory holds
- * 0xff: NaN floats, huge indices. */
+ * 0xff: NaN floats, huge indices.
+ *
+ * Memory that is shared with other processes (CUDA IPC) becomes a file without a name at the same
+ * address when its handle is asked for. Other processes open the file in /proc while the owner
+ * runs; what they have mapped stays when the owner ends, as on a GPU. */
 #include "internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <map>
@@ -15,6 +21,9 @@
 /* Larger allocations are filled at both ends only. */
 #define FILL_BYTES_MAX ((size_t)1 << 20)
 #define SIGNAL_STACK_BYTES ((size_t)64 << 10)
+/* From this size on device memory has whole pages, so that it can be shared. */
+#define SHARED_BYTES_MIN ((size_t)64 << 10)
+#define HANDLE_MAGIC UINT64_C(0x54524E454D554950)
 
 static std::map<const char *, allocation> allocations;
 static size_t n_device_bytes;
@@ -34,10 +43,36 @@ static size_t capacity(void)
     return n;
 }
 
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static bool has_pages(const allocation *a)
+{
+    return a->on_device && a->n_bytes >= SHARED_BYTES_MIN;
+}
+
 /* Red zones after the exact length. */
 #if EMULATION_ASAN
+static bool map_pages(allocation *a)
+{
+    size_t page = page_bytes();
+
+    a->map_bytes = (a->n_bytes + page) / page * page; /* at least a byte more */
+    a->mapping = mmap(nullptr, a->map_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (a->mapping == MAP_FAILED)
+        return false;
+    a->base = static_cast<char *>(a->mapping);
+    __asan_poison_memory_region(a->base + a->n_bytes, a->map_bytes - a->n_bytes);
+    return true;
+}
+
 static bool map_memory(allocation *a)
 {
+    if (has_pages(a))
+        return map_pages(a);
     a->map_bytes = a->n_bytes;
     if (posix_memalign(&a->mapping, 256, a->n_bytes) != 0)
         return false;
@@ -47,6 +82,11 @@ static bool map_memory(allocation *a)
 
 static void unmap_memory(const allocation *a)
 {
+    if (has_pages(a)) {
+        __asan_unpoison_memory_region(a->mapping, a->map_bytes);
+        munmap(a->mapping, a->map_bytes);
+        return;
+    }
     __asan_unpoison_memory_region(a->base, a->n_bytes);
     free(a->mapping);
 }
@@ -62,7 +102,7 @@ static void set_access(const allocation *a, bool open)
 /* Map memory whose end is at a page that faults. */
 static bool map_memory(allocation *a)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = (a->n_bytes + 255) / 256 * 256;
+    size_t page = page_bytes(), rounded = (a->n_bytes + 255) / 256 * 256;
 
     a->map_bytes = (rounded + page - 1) / page * page;
     a->mapping = mmap(nullptr, a->map_bytes + page, PROT_READ | PROT_WRITE,
@@ -77,7 +117,7 @@ static bool map_memory(allocation *a)
 
 static void unmap_memory(const allocation *a)
 {
-    munmap(a->mapping, a->map_bytes + (size_t)sysconf(_SC_PAGESIZE));
+    munmap(a->mapping, a->map_bytes + page_bytes());
 }
 
 static void set_access(const allocation *a, bool open)
@@ -95,7 +135,11 @@ static size_t slack_bytes(const allocation *a)
 
 void *memory_alloc(size_t n_bytes, bool on_device)
 {
-    allocation a = {nullptr, n_bytes, on_device, nullptr, 0};
+    allocation a = {};
+
+    a.n_bytes = n_bytes;
+    a.on_device = on_device;
+    a.fd = -1;
 
     if (on_device && n_device_bytes + n_bytes > capacity())
         return nullptr;
@@ -118,7 +162,7 @@ bool memory_free(void *p, bool on_device)
 {
     auto at = allocations.find(static_cast<char *>(p));
 
-    if (at == allocations.end() || at->second.on_device != on_device)
+    if (at == allocations.end() || at->second.on_device != on_device || at->second.is_borrowed)
         return false;
     const allocation a = at->second;
     set_access(&a, true);
@@ -127,6 +171,8 @@ bool memory_free(void *p, bool on_device)
             emulation_die("%zu bytes at %p: byte %zu behind their end was written", a.n_bytes, p,
                           i);
     unmap_memory(&a);
+    if (a.fd >= 0)
+        close(a.fd);
     if (on_device)
         n_device_bytes -= a.n_bytes;
     allocations.erase(at);
@@ -154,11 +200,12 @@ void memory_info(size_t *n_free, size_t *n_total)
  * access. */
 void memory_set(void *p, int byte, size_t n_bytes)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const allocation *a = memory_find(p, n_bytes);
+    size_t page = page_bytes();
     uintptr_t at = reinterpret_cast<uintptr_t>(p);
     uintptr_t first = (at + page - 1) / page * page, last = (at + n_bytes) / page * page;
 
-    if (byte != 0 || first + FILL_BYTES_MAX > last) {
+    if (byte != 0 || first + FILL_BYTES_MAX > last || (a && a->fd >= 0)) {
         memset(p, byte, n_bytes);
         return;
     }
@@ -166,6 +213,176 @@ void memory_set(void *p, int byte, size_t n_bytes)
     memset(reinterpret_cast<void *>(last), 0, at + n_bytes - last);
     if (madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED) != 0)
         memset(reinterpret_cast<void *>(first), 0, last - first);
+}
+
+/* --- memory of several processes --- */
+
+struct handle {
+    uint64_t magic;
+    int64_t process;
+    int64_t fd;
+    uint64_t file; /* its number: the owner may have another file under fd by now */
+    uint64_t map_bytes, at, n_bytes;
+};
+static_assert(sizeof(struct handle) <= CUDA_IPC_HANDLE_SIZE, "a handle");
+
+/* Copy all pages that are not zeros into the file. */
+static bool fill_file(int fd, const allocation *a)
+{
+    static const char zeros[4096] = {};
+    const char *from = static_cast<const char *>(a->mapping);
+
+    for (size_t at = 0; at < a->map_bytes; at += sizeof zeros)
+        if (memcmp(from + at, zeros, sizeof zeros) != 0 &&
+            pwrite(fd, from + at, sizeof zeros, (off_t)at) != (ssize_t)sizeof zeros)
+            return false;
+    return true;
+}
+
+/* Put a file into the place of the memory. */
+static bool make_file(allocation *a)
+{
+    int fd = memfd_create("emulated GPU memory", MFD_CLOEXEC);
+    struct stat st;
+    bool done;
+
+    if (fd < 0)
+        return false;
+#if EMULATION_ASAN
+    __asan_unpoison_memory_region(a->mapping, a->map_bytes);
+#else
+    set_access(a, true);
+#endif
+    done = ftruncate(fd, (off_t)a->map_bytes) == 0 && fstat(fd, &st) == 0 && fill_file(fd, a) &&
+           mmap(a->mapping, a->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) !=
+               MAP_FAILED;
+#if EMULATION_ASAN
+    __asan_poison_memory_region(a->base + a->n_bytes, a->map_bytes - a->n_bytes);
+#endif
+    if (protects() && !n_open)
+        set_access(a, false);
+    if (!done) {
+        close(fd);
+        return false;
+    }
+    a->fd = fd;
+    a->file = st.st_ino;
+    return true;
+}
+
+cudaError_t memory_export(void *p, cudaIpcMemHandle_t *handle)
+{
+    auto found = allocations.find(static_cast<char *>(p));
+    struct handle h = {};
+
+    if (found == allocations.end() || found->second.is_borrowed || !has_pages(&found->second))
+        return cudaErrorInvalidValue;
+    allocation *a = &found->second;
+    if (a->fd < 0 && !make_file(a))
+        return cudaErrorMemoryAllocation;
+    h.magic = HANDLE_MAGIC;
+    h.process = getpid();
+    h.fd = a->fd;
+    h.file = a->file;
+    h.map_bytes = a->map_bytes;
+    h.at = (uint64_t)(a->base - static_cast<char *>(a->mapping));
+    h.n_bytes = a->n_bytes;
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &h, sizeof h);
+    return cudaSuccess;
+}
+
+/* Open the owner's file. */
+static int open_file(const struct handle *h)
+{
+    char path[64];
+    struct stat st;
+
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)h->process, (long long)h->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &st) != 0 || st.st_ino != h->file ||
+                    (uint64_t)st.st_size != h->map_bytes)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* A page that faults lies behind the memory. */
+static bool map_file(allocation *a, int fd, const struct handle *h)
+{
+    size_t page = page_bytes();
+
+    a->map_bytes = h->map_bytes;
+    a->mapping = mmap(nullptr, a->map_bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (a->mapping == MAP_FAILED)
+        return false;
+    if (mmap(a->mapping, a->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+        MAP_FAILED) {
+        munmap(a->mapping, a->map_bytes + page);
+        return false;
+    }
+    a->base = static_cast<char *>(a->mapping) + h->at;
+    return true;
+}
+
+/* The same handle once more. */
+static bool import_again(void **out, const struct handle *h)
+{
+    for (auto &entry : allocations)
+        if (entry.second.is_borrowed && entry.second.file == h->file) {
+            entry.second.n_opens++;
+            *out = entry.second.base;
+            return true;
+        }
+    return false;
+}
+
+cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle)
+{
+    struct handle h;
+    allocation a = {};
+
+    memcpy(&h, handle, sizeof h);
+    if (h.magic != HANDLE_MAGIC || h.at + h.n_bytes > h.map_bytes)
+        return cudaErrorInvalidResourceHandle;
+    if (h.process == getpid())
+        return cudaErrorDeviceUninitialized; /* as the real runtime */
+    if (import_again(out, &h))
+        return cudaSuccess;
+    a.n_bytes = h.n_bytes;
+    a.on_device = a.is_borrowed = true;
+    a.n_opens = 1;
+    a.fd = -1;
+    a.file = h.file;
+    int fd = open_file(&h);
+    bool done = fd >= 0 && map_file(&a, fd, &h);
+    if (fd >= 0)
+        close(fd);
+    if (!done)
+        return cudaErrorMapBufferObjectFailed;
+    allocations[a.base] = a;
+    if (protects() && !n_open)
+        set_access(&a, false);
+    *out = a.base;
+    return cudaSuccess;
+}
+
+bool memory_return(void *p)
+{
+    auto at = allocations.find(static_cast<char *>(p));
+
+    if (at == allocations.end() || !at->second.is_borrowed)
+        return false;
+    if (--at->second.n_opens > 0)
+        return true;
+    const allocation a = at->second;
+#if EMULATION_ASAN
+    __asan_unpoison_memory_region(a.mapping, a.map_bytes);
+#endif
+    munmap(a.mapping, a.map_bytes + page_bytes());
+    allocations.erase(at);
+    return true;
 }
 
 static void set_all(bool open)

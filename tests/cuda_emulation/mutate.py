@@ -35,6 +35,7 @@ TESTS = {
     'gemm_int.cu': ['gemm'],
     'gemm_rows.cu': ['gemm'],
     'gemm_wgmma.cu': ['wgmma'],
+    'crc32c.cu': ['crc32c'],
     'kv_copy.cu': ['kv_copy'],
     'rmsnorm.cu': ['small'],
     'rope.cu': ['small'],

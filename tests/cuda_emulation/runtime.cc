@@ -208,6 +208,27 @@ cudaError_t cudaPeekAtLastError(void)
     return dead_error ? (cudaError_t)dead_error : last_error;
 }
 
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
+{
+    ENTER();
+    return runtime_failed(memory_export(p, handle));
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags)
+{
+    ENTER();
+    if (flags != cudaIpcMemLazyEnablePeerAccess)
+        return runtime_failed(cudaErrorInvalidValue);
+    return runtime_failed(memory_import(out, &handle));
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *p)
+{
+    ENTER();
+    streams_finish(); /* as cudaFree() */
+    return runtime_failed(memory_return(p) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
 static const std::map<int, std::pair<const char *, const char *>> error_words = {
     {cudaSuccess, {"cudaSuccess", "no error"}},
     {cudaErrorInvalidValue, {"cudaErrorInvalidValue", "invalid argument"}},
@@ -219,6 +240,9 @@ static const std::map<int, std::pair<const char *, const char *>> error_words = 
       "CUDA driver version is insufficient for CUDA runtime version"}},
     {cudaErrorNoDevice, {"cudaErrorNoDevice", "no CUDA-capable device is detected"}},
     {cudaErrorInvalidDevice, {"cudaErrorInvalidDevice", "invalid device ordinal"}},
+    {cudaErrorDeviceUninitialized, {"cudaErrorDeviceUninitialized", "invalid device context"}},
+    {cudaErrorMapBufferObjectFailed,
+     {"cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"}},
     {cudaErrorInvalidResourceHandle,
      {"cudaErrorInvalidResourceHandle", "invalid resource handle"}},
     {cudaErrorNotReady, {"cudaErrorNotReady", "device not ready"}},

@@ -361,6 +361,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 bool stream_capture_forbids(const char *call)
 {
     static const char *const forbidden[] = {
+        "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
         "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost", "cudaMemcpy", "cudaMemset",
         "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaEventQuery",
         "cudaStreamQuery", "cudaEventRecord", "cudaStreamBeginCapture", "cudaGraphLaunch"};

@@ -30,7 +30,7 @@ static void check_message(const uint8_t *bytes, size_t n)
     ASSERT(n <= WIRE_HEAD_MAX && m.n <= WIRE_PATH_MAX && m.ms <= WIRE_MS_MAX);
     ASSERT(m.kind != WIRE_ASK || (m.n_there < m.n && m.disk_ms <= m.ms));
     ASSERT(m.kind != WIRE_LENT || m.n == 0 || m.n_there < m.n);
-    if (m.kind == WIRE_READ || m.kind == WIRE_DATA)
+    if (m.kind == WIRE_READ || m.kind == WIRE_DATA || m.kind == WIRE_PLACES)
         for (uint32_t i = 0; i < m.n; i++)
             ASSERT(m.n <= WIRE_READ_MAX && m.at[i] < WIRE_PATH_MAX);
     if (m.kind == WIRE_QUERY)

@@ -18,6 +18,7 @@ int test_attention_shared_main(void);
 int test_device_main(void);
 int test_experts_main(void);
 int test_gemm_main(void);
+int test_crc32c_main(void);
 int test_kv_copy_main(void);
 int test_norms_main(void);
 int test_same_tokens_gpu_main(void);
@@ -35,6 +36,7 @@ static const struct {
     {"device", test_device_main},
     {"experts", test_experts_main},
     {"gemm", test_gemm_main},
+    {"crc32c", test_crc32c_main},
     {"kv_copy", test_kv_copy_main},
     {"norms", test_norms_main},
     {"same_tokens_gpu", test_same_tokens_gpu_main},

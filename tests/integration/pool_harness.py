@@ -354,12 +354,13 @@ class LocalConnection(http.client.HTTPConnection):
 class Instance(Server):
     def __init__(self, pool: "Pool", place: Place, name: str, *options: str,
                  model: Path | None = None, announce: str = "", data_port: int = 0,
-                 wrapper: tuple[str, ...] = ()) -> None:
+                 wrapper: tuple[str, ...] = (), program: Path | None = None) -> None:
         self.place, self.name, self.announce = place, name, announce
         self.folder = pool.folder / name
         listens = isinstance(place, Namespace)
         self.data_port = data_port or (DATA_PORT if listens else tarn_test.free_port())
-        command = [*place.prefix, *wrapper, str(tarn_test.program("tarn-server")), "--model",
+        command = [*place.prefix, *wrapper,
+                   str(program or tarn_test.program("tarn-server")), "--model",
                    str(model or pool.model), "--port", "0", "--threads", "1", "--no-profile-cost",
                    "--cache-dir", str(self.folder), "--pool", pool.redis.url, "--pool-secret",
                    str(pool.secret), "--pool-listen", f"{place.address}:{self.data_port}",

@@ -123,6 +123,8 @@ static void fill_pool(struct cache_stats *c)
                                   .n_reads_timed_out = 225,
                                   .n_peer_timeouts = 231,
                                   .n_lease_timeouts = 232,
+                                  .n_mapped = 254,
+                                  .n_near_bytes = 255,
                                   .n_queries = 233,
                                   .n_queries_failed = 234,
                                   .n_query_bytes = 235,

@@ -246,13 +246,13 @@ static void a_pool_is_configured_by_flags(void **state)
     assert_string_equal(c.instance_name, "");
     assert_true(c.pool_lookup_ms == 50 && c.pool_pull_ms == 2000 && c.pool_query_ms == 250);
     assert_string_equal(c.pool_query, "auto");
-    assert_true(c.pool_balance);
+    assert_true(c.pool_balance && c.pool_device_ipc);
     config_fini(&c);
     assert_ok(load(&c,
                    "--model m --pool unix:///run/redis.sock --pool-secret /s --pool-name a-1 "
                    "--pool-announce h --pool-listen [fd00::5]:7000 --pool-transport=tcp "
                    "--instance-name me --pool-lookup-ms 7 --pool-pull-ms 8 --pool-query always "
-                   "--pool-query-ms 9 --no-pool-balance",
+                   "--pool-query-ms 9 --no-pool-balance --no-pool-device-ipc",
                    env, &why));
     assert_true(config_has_pool(&c));
     assert_string_equal(c.pool, "unix:///run/redis.sock");
@@ -264,7 +264,7 @@ static void a_pool_is_configured_by_flags(void **state)
     assert_string_equal(c.instance_name, "me");
     assert_true(c.pool_lookup_ms == 7 && c.pool_pull_ms == 8 && c.pool_query_ms == 9);
     assert_string_equal(c.pool_query, "always");
-    assert_false(c.pool_balance);
+    assert_false(c.pool_balance || c.pool_device_ipc);
     config_fini(&c);
     assert_ok(load(&c, "--model m", env, &why));
     assert_string_equal(c.pool, "redis://env");

@@ -24,7 +24,8 @@ static struct config pool_config(const char *host, uint64_t port)
                            .pool_pull_ms = 8,
                            .pool_query = TEXT("never"),
                            .pool_query_ms = 9,
-                           .pool_balance = true};
+                           .pool_balance = true,
+                           .pool_device_ipc = true};
 }
 
 static void the_engine_gets_the_options(void **state)
@@ -44,7 +45,7 @@ static void the_engine_gets_the_options(void **state)
     assert_ptr_equal(e.pool_secret, c.pool_member);
     assert_true(e.pool_lookup_ms == 7 && e.pool_pull_ms == 8 && e.pool_query_ms == 9);
     assert_string_equal(e.pool_query, "never");
-    assert_true(e.pool_balance);
+    assert_true(e.pool_balance && e.pool_device_ipc);
     c.pool = TEXT("");
     e = (struct engine_config){0};
     pool_flags_apply(&e, &c);

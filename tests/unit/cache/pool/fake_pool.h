@@ -251,6 +251,29 @@ enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at, void 
     return OK;
 }
 
+/* The fake has no device memory. */
+bool pool_is_near(const struct pool *p, uint32_t ticket, uint32_t at)
+{
+    (void)p, (void)ticket, (void)at;
+    return false;
+}
+
+bool pool_next_places(struct pool *p, struct pool_places *out)
+{
+    (void)p, (void)out;
+    return false;
+}
+
+void pool_copied(struct pool *p, uint32_t read, enum status status)
+{
+    (void)p, (void)read, (void)status;
+}
+
+void pool_export(struct pool *p, const uint8_t handle[POOL_HANDLE_BYTES], uint64_t n_bytes)
+{
+    (void)p, (void)handle, (void)n_bytes;
+}
+
 bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status)
 {
     for (uint32_t i = 0; i < p->n_reads; i++)

@@ -18,7 +18,7 @@ static struct liar {
     bool is_open, is_member;
     uint32_t n_closed, n_members;
     uint32_t n_asked, n_read, n_lent, n_gone, n_data, n_closes, n_taken, n_busy;
-    uint32_t n_queried, n_tiles, n_refused;
+    uint32_t n_queried, n_tiles, n_refused, n_handles;
     struct wire_message last; /* of the kind it waits for */
     enum lie {
         LIE_NONE,
@@ -33,12 +33,15 @@ static struct liar {
         LIE_QUESTION, /* a message of the other role */
         LIE_PAYLOAD,  /* with a message that has none */
         LIE_DATA_UNASKED,
+        LIE_HANDLE_UNASKED,
+        LIE_ON_DEVICE, /* blocks in memory that is not mapped */
         LIE_CLOSE_INSTEAD,
         LIE_N_FIND, /* those before end a lookup, those behind a read */
         LIE_BYTES,
         LIE_CRC,
         LIE_KEY,
         LIE_INDEX,
+        LIE_PLACES, /* the blocks were lent in host memory */
         LIE_FEWER,
         LIE_SHORT_PAYLOAD,
         LIE_UNKNOWN_READ,
@@ -92,6 +95,8 @@ static inline void liar_send_bytes(const void *head, uint32_t n)
 static inline void lie_about_ask(const struct wire_message *ask)
 {
     static const uint8_t tokens[POOL_PATH_MAX] = {[0 ... POOL_PATH_MAX - 1] = 32};
+    static const uint8_t on_device[POOL_PATH_MAX] = {[0 ... POOL_PATH_MAX - 1] =
+                                                         32 | WIRE_ON_DEVICE};
     struct wire_message m = {.kind = WIRE_LENT,
                              .id = ask->id,
                              .n = ask->n,
@@ -130,6 +135,8 @@ static inline void lie_about_ask(const struct wire_message *ask)
         m = (struct wire_message){.kind = WIRE_DATA, .read = ask->id, .n = 1};
         liar_send(&m, liar.block, BLOCK_BYTES);
         return;
+    case LIE_HANDLE_UNASKED: m = (struct wire_message){.kind = WIRE_HANDLE, .n_memory = 1}; break;
+    case LIE_ON_DEVICE: m.n_tokens = on_device; break;
     case LIE_CLOSE_INSTEAD:
         transport_disconnect(liar.transport, liar.conn);
         liar.is_open = false;
@@ -157,6 +164,10 @@ static inline void lie_about_read(const struct wire_message *read)
     case LIE_CRC: m.crc[read->n - 1]++; break;
     case LIE_KEY: m.key[0][7] ^= 0x80; break;
     case LIE_INDEX: m.at[0] ^= 1; break;
+    case LIE_PLACES:
+        m.kind = WIRE_PLACES;
+        liar_send(&m, NULL, 0);
+        return;
     case LIE_FEWER:
         m.n--;
         n_bytes -= BLOCK_BYTES;
@@ -231,6 +242,7 @@ static inline void liar_take(const struct transport_event *e)
     liar.n_queried += m.kind == WIRE_QUERY;
     liar.n_tiles += m.kind == WIRE_TILES;
     liar.n_refused += m.kind == WIRE_REFUSED;
+    liar.n_handles += m.kind == WIRE_HANDLE;
     liar.last = m;
     if (m.kind == WIRE_ASK)
         lie_about_ask(&m);

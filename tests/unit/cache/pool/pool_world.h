@@ -36,6 +36,8 @@ struct side {
     uint32_t n_held;        /* blocks of the path, from the first on */
     uint8_t *memory;        /* [N_PATH * BLOCK_BYTES] */
     bool is_deaf;           /* answers no ask */
+    bool lends_near;        /* in the exported memory, to whoever has mapped it */
+    uint32_t n_near;        /* of its asks: the asker had */
     uint32_t n_tokens_last; /* of the last block that it lends; 0: as many as the others */
     uint32_t n_asks, n_lent, n_returned, n_pulled, n_news, n_offers;
     struct pool_news news;
@@ -213,11 +215,18 @@ static inline void side_answer(struct side *s)
     if (s->is_deaf || !pool_next_ask(s->pool, &ask))
         return;
     s->n_asks++;
+    s->n_near += ask.is_near;
     while (n < ask.n && n < s->n_held && memcmp(&ask.keys[n], &world.keys[n], KV_KEY_BYTES) == 0)
         n++;
     for (uint32_t i = ask.n_there; i < n; i++)
         blocks[i - ask.n_there] =
             (struct pool_block){.memory = s->memory + (size_t)i * BLOCK_BYTES, .n_tokens = 32};
+    for (uint32_t i = ask.n_there; i < n && ask.is_near && s->lends_near; i++) {
+        struct pool_block *b = &blocks[i - ask.n_there];
+        b->crc = hash_crc32c(0, b->memory, BLOCK_BYTES);
+        b->place = i;
+        b->memory = NULL;
+    }
     if (s->n_tokens_last > 0 && n > ask.n_there)
         blocks[n - 1 - ask.n_there].n_tokens = s->n_tokens_last;
     s->n_lent += n > ask.n_there;

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "cache/pool/wire.h"
 
-enum { N_MESSAGES = 21 };
+enum { N_MESSAGES = 27 };
 
 static uint8_t tokens[WIRE_PATH_MAX], segments[WIRE_SEGMENTS_MAX * WIRE_SEGMENT_BYTES];
 
@@ -53,6 +53,18 @@ static uint32_t make(struct wire_message *m, uint32_t i)
         {.kind = WIRE_REFUSED, .query = 82, .reason = WIRE_STALE},
         {.kind = WIRE_REFUSED, .query = 83, .reason = WIRE_BUSY},
         {.kind = WIRE_NOTE, .n_bytes = WIRE_NOTE_MAX, .crc = {UINT32_MAX}},
+        {.kind = WIRE_MAP, .machine = "the machine of the asker"},
+        {.kind = WIRE_HANDLE, .n_memory = UINT64_MAX, .handle = "a handle"},
+        {.kind = WIRE_HANDLE, .n_memory = 0},
+        {.kind = WIRE_MAPPED, .is_mapped = true},
+        {.kind = WIRE_MAPPED, .is_mapped = false},
+        {.kind = WIRE_PLACES,
+         .read = 4,
+         .n = 2,
+         .at = {1, 2},
+         .crc = {UINT32_MAX, 0},
+         .key = {"1234567", "abcdefg"},
+         .place = {UINT32_MAX, 0}},
     };
 
     _Static_assert(sizeof all / sizeof all[0] == N_MESSAGES, "all are counted");
@@ -66,6 +78,7 @@ static uint32_t make(struct wire_message *m, uint32_t i)
     m->n_tokens = tokens;
     memset(tokens, KV_BLOCK_TOKENS, sizeof tokens);
     tokens[0] = 1;
+    tokens[2] = KV_BLOCK_TOKENS | WIRE_ON_DEVICE;
     return N_MESSAGES;
 }
 
@@ -84,6 +97,10 @@ static void check_equal(const struct wire_message *a, const struct wire_message 
     assert_memory_equal(a->crc, b->crc, sizeof a->crc);
     assert_memory_equal(a->key, b->key, sizeof a->key);
     assert_int_equal(a->attends, b->attends);
+    assert_memory_equal(a->place, b->place, sizeof a->place);
+    assert_memory_equal(a->machine, b->machine, sizeof a->machine);
+    assert_memory_equal(a->handle, b->handle, sizeof a->handle);
+    assert_true(a->n_memory == b->n_memory && a->is_mapped == b->is_mapped);
     assert_int_equal(a->query, b->query);
     assert_int_equal(a->layer, b->layer);
     assert_int_equal(a->n_rows, b->n_rows);

@@ -195,6 +195,8 @@ static void the_pool_has_rows_only_where_there_is_one(void **state)
         {"tarn:pool_sequences_total", ",way=\"compute\"", 242},
         {"tarn:pool_queries_total", "", 233},
         {"tarn:pool_queries_failed_total", "", 234},
+        {"tarn:pool_device_ipc_instances", "", 254},
+        {"tarn:pool_device_ipc_bytes_total", "", 255},
         {"tarn:pool_query_bytes_total", "", 235},
         {"tarn:pool_query_seconds", "", 0.75},
         {"tarn:pool_attended_total", "", 236},

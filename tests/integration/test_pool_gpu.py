@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Instances of a pool on emulated GPUs of one machine: KV goes from device memory to device memory
+(CUDA IPC), and answers are those of one instance alone.
+
+    test_pool_gpu.py [NAME...]    only the cases of these names
+"""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from http_helpers import REPO, run_tests, tarn_test, wait_until
+from pool_harness import BLOCK, Instance, Pool, ask, pool_model, prompt_of
+
+EMULATED = Path(os.environ.get("TARN_BUILD_DIR", REPO / "build")) / "tests/tarn-server-emulated"
+SMALL = ("--layers", "1", "--dim", "32", "--heads", "2", "--kv-heads", "1", "--ffn", "32")
+# "always": lookups are made however fast the GPU seems to compute. GPUs send no queries.
+GPU = ("--device", "cuda", "--pool-query", "always", "--batch-invariant", "--kv-device-bytes", "2M",
+       "--max-num-seqs", "2", "--max-model-len", "256", "--kv-segment-tokens", "64")
+# Without a tier on the host nothing is lent through the host.
+NO_HOST = ("--kv-host-bytes", "0")
+N_BLOCKS = 4  # two segments
+
+
+def start(pool: Pool, *options: str) -> Instance:
+    return pool.start(0, *GPU, *options, program=EMULATED)
+
+
+def prompt(seed: int) -> list[int]:
+    return prompt_of(seed, N_BLOCKS)
+
+
+def computes(pool: Pool, s: Instance, *seeds: int) -> list[tuple]:
+    """Answers of the instance; the directory knows its two segments of each prompt."""
+    before = pool.n_segments()
+    answers = [ask(s, prompt(seed))[0] for seed in seeds]
+    wait_until(lambda: pool.n_segments() >= before + 2 * len(seeds), s.log_text)
+    return answers
+
+
+def sees(s: Instance, seed: int, expected: tuple, n_remote: int) -> None:
+    answer, found = ask(s, prompt(seed))
+    assert answer == expected, (s.name, answer, expected)
+    assert found["remote"] == n_remote, (s.name, found)
+
+
+def copied(s: Instance) -> None:
+    """All that the instance has read came from another GPU."""
+    def all_of_it() -> bool:
+        metrics = s.metrics()
+        n = metrics["tarn:pool_device_ipc_bytes_total"]
+        return n > 0 and n == metrics["tarn:pool_pulled_bytes_total"]
+    wait_until(all_of_it, s.log_text)
+    line = r"reads the GPU memory of another instance peer=[0-9a-f]{16} bytes=\d+"
+    assert re.search(line, s.log_text()), s.log_text()
+
+
+def kv_goes_from_gpu_to_gpu() -> None:
+    with tempfile.TemporaryDirectory() as folder, Pool(pool_model(folder, *SMALL)) as pool:
+        one, two = start(pool, *NO_HOST), start(pool, "--kv-host-bytes", "1M")
+        pool.wait(2)
+        answers = computes(pool, one, 0, 1)
+        sees(two, 0, answers[0], N_BLOCKS * BLOCK)
+        copied(two)
+        answers += computes(pool, two, 2)
+        sees(one, 2, answers[2], N_BLOCKS * BLOCK)
+        copied(one)
+        assert two.metric("tarn:pool_device_ipc_instances") == 1
+        one.kill()
+        pool.instances.remove(one)
+        wait_until(lambda: two.metric("tarn:pool_device_ipc_instances") == 0, two.log_text)
+        sees(two, 1, answers[1], 0)
+        sees(two, 0, answers[0], 0)  # found in its own memory
+
+
+def what_is_read_lies_behind_what_the_host_has() -> None:
+    """The beginning of the path has been evicted to the reader's host, and is fetched first."""
+    with tempfile.TemporaryDirectory() as folder, Pool(pool_model(folder, *SMALL)) as pool:
+        one = start(pool, *NO_HOST)
+        little = start(pool, "--kv-host-bytes", "1M", "--kv-device-bytes", "64K")  # 32 blocks
+        pool.wait(2)
+        answers = computes(pool, one, 0)
+        half = N_BLOCKS * BLOCK // 2
+        assert ask(little, prompt(0)[:half + 1])[1]["remote"] == half
+        for seed in range(10, 15):
+            ask(little, prompt_of(seed, 7), n=1)
+        before = little.metric("tarn:kv_blocks_fetched_total")
+        sees(little, 0, answers[0], half)
+        n_fetched = little.metric("tarn:kv_blocks_fetched_total") - before
+        assert n_fetched == N_BLOCKS, n_fetched  # from the host, and from the other instance
+        copied(little)
+
+
+if __name__ == "__main__":
+    if not EMULATED.exists():
+        print("no tarn-server-emulated in this build")
+        sys.exit(77)
+    if not shutil.which("redis-server"):
+        tarn_test.skip("no redis-server")
+    tests = [kv_goes_from_gpu_to_gpu, what_is_read_lies_behind_what_the_host_has]
+    try:
+        sys.exit(run_tests([t for t in tests if not sys.argv[1:] or t.__name__ in sys.argv[1:]]))
+    except SystemExit as error:
+        if "without hiredis" in str(error):
+            tarn_test.skip("a build without hiredis")
+        raise
