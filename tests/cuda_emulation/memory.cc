@@ -1,7 +1,8 @@
 /* memory.cc - device and pinned memory, with checked bounds of each allocation.
  *
- * Device memory is accessible only while the device works. At other times a host access through a
- * device pointer faults (or AddressSanitizer reports it), as on a real machine. New memory holds
+ * Device memory is accessible only while its device works. At other times, and while another
+ * device works, an access faults (or AddressSanitizer reports it), as on a real machine without
+ * access from peer to peer. New memory holds
  * 0xff: NaN floats, huge indices. */
 #include "internal.h"
 
@@ -17,8 +18,9 @@
 #define SIGNAL_STACK_BYTES ((size_t)64 << 10)
 
 static std::map<const char *, allocation> allocations;
-static size_t n_device_bytes;
+static size_t n_device_bytes[DEVICES_MAX];
 static int n_open;
+static int open_device = PINNED_MEMORY; /* whose memory can be accessed; PINNED_MEMORY: no one's */
 
 static bool protects(void)
 {
@@ -93,11 +95,11 @@ static size_t slack_bytes(const allocation *a)
                                     a->n_bytes;
 }
 
-void *memory_alloc(size_t n_bytes, bool on_device)
+void *memory_alloc(size_t n_bytes, int device)
 {
-    allocation a = {nullptr, n_bytes, on_device, nullptr, 0};
+    allocation a = {nullptr, n_bytes, device, nullptr, 0};
 
-    if (on_device && n_device_bytes + n_bytes > capacity())
+    if (device != PINNED_MEMORY && n_device_bytes[device] + n_bytes > capacity())
         return nullptr;
     if (!map_memory(&a))
         return nullptr;
@@ -106,9 +108,9 @@ void *memory_alloc(size_t n_bytes, bool on_device)
     memset(a.base + n_bytes - n_filled, 0xff, n_filled);
     memset(a.base + n_bytes, 0xfd, slack_bytes(&a));
     allocations[a.base] = a;
-    if (on_device) {
-        n_device_bytes += n_bytes;
-        if (protects() && !n_open)
+    if (device != PINNED_MEMORY) {
+        n_device_bytes[device] += n_bytes;
+        if (protects() && device != open_device)
             set_access(&a, false);
     }
     return a.base;
@@ -118,7 +120,7 @@ bool memory_free(void *p, bool on_device)
 {
     auto at = allocations.find(static_cast<char *>(p));
 
-    if (at == allocations.end() || at->second.on_device != on_device)
+    if (at == allocations.end() || (at->second.device != PINNED_MEMORY) != on_device)
         return false;
     const allocation a = at->second;
     set_access(&a, true);
@@ -128,7 +130,7 @@ bool memory_free(void *p, bool on_device)
                           i);
     unmap_memory(&a);
     if (on_device)
-        n_device_bytes -= a.n_bytes;
+        n_device_bytes[a.device] -= a.n_bytes;
     allocations.erase(at);
     return true;
 }
@@ -144,10 +146,10 @@ const allocation *memory_find(const void *p, size_t n_bytes)
     return at + n_bytes <= a->base + a->n_bytes ? a : nullptr;
 }
 
-void memory_info(size_t *n_free, size_t *n_total)
+void memory_info(int device, size_t *n_free, size_t *n_total)
 {
     *n_total = capacity();
-    *n_free = capacity() - n_device_bytes;
+    *n_free = capacity() - n_device_bytes[device];
 }
 
 /* Fill with zeros without touching each page: the kernel supplies zero pages at the first
@@ -168,12 +170,12 @@ void memory_set(void *p, int byte, size_t n_bytes)
         memset(reinterpret_cast<void *>(first), 0, last - first);
 }
 
-static void set_all(bool open)
+static void set_all(int device, bool open)
 {
-    if (!protects())
+    if (!protects() || device == PINNED_MEMORY)
         return;
     for (const auto &entry : allocations)
-        if (entry.second.on_device)
+        if (entry.second.device == device)
             set_access(&entry.second, open);
 }
 
@@ -190,8 +192,12 @@ static void fault(int signal_number, siginfo_t *info, void *context)
     sigaction(SIGSEGV, &outer_segv, nullptr);
     if (next != allocations.begin()) {
         const allocation &a = std::prev(next)->second;
-        fprintf(stderr, "CUDA emulation: %td bytes after the end of %zu bytes at %p\n",
-                at - (a.base + a.n_bytes), a.n_bytes, static_cast<void *>(a.base));
+        if (at < a.base + a.n_bytes)
+            fprintf(stderr, "CUDA emulation: device %d touched memory of device %d\n", open_device,
+                    a.device);
+        else
+            fprintf(stderr, "CUDA emulation: %td bytes after the end of %zu bytes at %p\n",
+                    at - (a.base + a.n_bytes), a.n_bytes, static_cast<void *>(a.base));
     }
     emulation_die("signal %d: a kernel or copy touched %p", signal_number, info->si_addr);
 }
@@ -234,13 +240,21 @@ void memory_open(void)
     if (n_open++ > 0)
         return;
     catch_faults();
-    set_all(true);
+}
+
+void memory_use(int device)
+{
+    if (device == open_device)
+        return;
+    set_all(open_device, false);
+    set_all(device, true);
+    open_device = device;
 }
 
 void memory_close(void)
 {
     if (--n_open > 0)
         return;
-    set_all(false);
+    memory_use(PINNED_MEMORY);
     catch_faults_no_more();
 }
