@@ -47,6 +47,11 @@ struct device_backend {
     enum status (*graph_launch)(void *state, const struct device_graph *g);
     void (*graph_destroy)(void *state, struct device_graph *g);
     void (*tune)(void *state, bool on); /* NULL: the backend has nothing to tune */
+    /* All three NULL: the backend has no groups. As device_group_connect(), device_group_fail() and
+     * device_all_gather(). */
+    enum status (*connect)(void *const *states, uint32_t n, struct buf *why);
+    void (*fail)(void *state, const char *words);
+    enum status (*all_gather)(void *state, struct stream *s, const struct all_gather_params *p);
 };
 
 /* Weak: NULL in a program that does not link the backend. */
