@@ -62,7 +62,7 @@ static enum status open_memory(struct cache *c)
     struct device *self = device_group_self(&config->group);
     bool is_separate = !device_is_host(self) || config->always_copy;
     uint64_t n_shared = is_separate ? 0 : config->n_host_blocks;
-    struct tier_device_config device = {.device = self,
+    struct tier_device_config device = {.group = config->group,
                                         .block_bytes = kv_block_bytes(&config->pool),
                                         .n_blocks = config->pool.n_blocks,
                                         .n_shared = (uint32_t)n_shared,
