@@ -186,6 +186,8 @@ static void chunks_batch_mates_and_cache_hits_do_not_change_a_bit(void **state)
         answer_with(k, N_PROMPT, 256, temperature, &want);
         answer_with(k, N_PROMPT, 41, temperature, &got);
         assert_same(&got, &want, k->name, "chunks of 41");
+        if (k->n_ranks > 2)
+            continue; /* it takes long */
         answer_in_company(k, temperature, &got);
         assert_same(&got, &want, k->name, "in company");
     }
@@ -414,7 +416,7 @@ static void a_failed_call_ends_its_own_requests_only(void **state)
     (void)state;
     log_init(LOG_ERROR + 1, false);
     open_kind(&t, &kinds[0], 64);
-    for (uint64_t nth = 1; nth < 80; nth += 5) {
+    for (uint64_t nth = 1; nth < 80; nth += 7) {
         emulation_fail_call(nth, CUDA_ERROR_MEMORY_ALLOCATION);
         struct request *r = submit(&t, 0, 70, 0);
         engine_test_wait(r);
