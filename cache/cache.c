@@ -64,7 +64,8 @@ static void open_near(struct cache *c)
     struct device *self = device_group_self(&config->group);
     enum status s;
 
-    if (!config->remote.url || !config->remote.shares_device || device_is_host(self))
+    if (!config->remote.url || !config->remote.shares_device || device_is_host(self) ||
+        config->group.n > 1) /* a block lies on several GPUs */
         return;
     s = tier_near_open(&c->near, self, kv_block_bytes(&config->pool));
     if (s != OK)
@@ -78,7 +79,7 @@ static enum status open_memory(struct cache *c)
     struct device *self = device_group_self(&config->group);
     bool is_separate = !device_is_host(self) || config->always_copy;
     uint64_t n_shared = is_separate ? 0 : config->n_host_blocks;
-    struct tier_device_config device = {.device = self,
+    struct tier_device_config device = {.group = config->group,
                                         .near = c->near,
                                         .block_bytes = kv_block_bytes(&config->pool),
                                         .n_blocks = config->pool.n_blocks,
@@ -128,7 +129,7 @@ static void export_memory(struct cache *c)
     uint8_t handle[POOL_HANDLE_BYTES];
 
     if (device_export(device_group_self(&c->config.group),
-                      tier_device_memory(c->tiers[CACHE_DEVICE]), handle) == OK)
+                      tier_device_memory(c->tiers[CACHE_DEVICE], 0), handle) == OK)
         pool_export(c->pool, handle, c->config.pool.n_blocks * kv_block_bytes(&c->config.pool));
 }
 

@@ -126,8 +126,9 @@ struct cache_remote_config {
 };
 
 struct cache_config {
-    struct device_group group; /* the KV of this rank lies on device_group_self() */
-    struct kv_pool pool;       /* n_blocks: of the device tier; base is filled in */
+    struct device_group group; /* rank r has the r-th of n equal ranges of each block's KV heads */
+    struct kv_pool pool;       /* with the KV heads of all ranks; n_blocks: of the device tier; base
+                                  is filled in */
     uint32_t segment_tokens;
     bool prefix_caching;    /* false: a sequence finds only the KV that it computed itself before
                                a preemption, and its KV is forgotten when it is closed */
@@ -148,7 +149,8 @@ struct cache_config {
 NODISCARD enum status cache_create(struct cache **out, const struct cache_config *config,
                                    struct buf *why);
 void cache_destroy(struct cache *c); /* NULL is fine; asserts that no sequence is open */
-/* The pool for the kernels; its n_blocks counts all block ids that a sequence may hold. */
+/* The pools for the kernels [group.n], each with its rank's KV heads; n_blocks counts all block ids
+ * that a sequence may hold. */
 const struct kv_pool *cache_pool(const struct cache *c);
 /* Whether the block with this key is cached in any tier. A hint: the answer may be out of date
  * (key_index.h). Any thread. False without prefix caching. */

@@ -52,6 +52,7 @@ void engine_config_init(struct engine_config *c)
                                 .max_num_seqs = DEFAULT_MAX_NUM_SEQS,
                                 .max_queued = DEFAULT_MAX_NUM_QUEUED_REQS,
                                 .speculative_tokens = DEFAULT_SPECULATIVE_TOKENS,
+                                .tensor_parallel_size = DEFAULT_TENSOR_PARALLEL_SIZE,
                                 .gpu_memory_utilization = DEFAULT_GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
                                 .prefix_caching = true,
@@ -79,11 +80,11 @@ uint32_t engine_segment_tokens(const struct engine *e)
 
 /* --- opening: model, device, weights --- */
 
-static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t *n_total,
+static enum status read_gpu_memory(struct device *d, uint64_t *n_free, uint64_t *n_total,
                                    struct buf *why)
 {
     size_t free_now, total;
-    enum status s = device_memory(e->device, &free_now, &total);
+    enum status s = device_memory(d, &free_now, &total);
 
     if (s != OK)
         return buf_why(why, s, "the GPU does not say how much memory it has");
@@ -150,7 +151,9 @@ static enum status open_device(struct engine *e, struct buf *why)
     if (s == OK)
         c->max_batched_tokens = device_is_host(e->device) ? n_cpu : n_gpu;
     if (s == OK && !device_is_host(e->device))
-        s = read_gpu_memory(e, &e->gpu_bytes_free_at_open, NULL, why);
+        s = read_gpu_memory(e->device, &e->gpu_bytes_free_at_open[0], NULL, why);
+    if (s == OK)
+        s = engine_open_group(e, &d, why);
     return s;
 }
 
@@ -220,8 +223,8 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
     uint64_t n_blocks =
         (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
 
-    return (struct forward_config){.group = device_group_of(e->device),
-                                   .model = &e->model,
+    return (struct forward_config){.group = e->group,
+                                   .model = &e->share,
                                    .weights = &e->weights,
                                    .n_rows_max = c->max_batched_tokens,
                                    .n_out_max = choose_logits_rows(e),
@@ -243,24 +246,34 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
                                           .n_known_max = max_model_len};
 }
 
-/* Size the KV pool by gpu_memory_utilization: that share of all memory, less the memory used since
- * the device was opened (weights, and all of a draft model) and that of the step's buffers; never
- * more than is free. */
-static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
-                                struct buf *why)
+/* Bytes that a step takes on a rank's device. Only the first one samples. */
+static uint64_t step_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len)
 {
     struct forward_config fwd = forward_shape(e, max_model_len);
     struct device_sampler_config ds = sampler_shape(e, max_model_len);
-    uint64_t step = forward_device_bytes(&fwd) + device_sampler_device_bytes(&ds);
-    uint64_t n_free = 0, n_total = 0;
+
+    fwd.group.rank = rank;
+    if (rank > 0)
+        fwd.weights = &e->rank_weights[rank];
+    return forward_device_bytes(&fwd) + (rank > 0 ? 0 : device_sampler_device_bytes(&ds));
+}
+
+/* Size the KV pool of a rank by gpu_memory_utilization: that share of all memory, less the memory
+ * used since the device was opened (weights, and all of a draft model) and that of the step's
+ * buffers; never more than is free. */
+static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len,
+                                 uint64_t *out, struct buf *why)
+{
+    uint64_t step = step_bytes(e, rank, max_model_len), n_free = 0, n_total = 0;
+    uint64_t at_open = e->gpu_bytes_free_at_open[rank];
     double share = e->config.gpu_memory_utilization;
-    enum status s = read_gpu_memory(e, &n_free, &n_total, why);
+    enum status s = read_gpu_memory(e->group.devices[rank], &n_free, &n_total, why);
 
     if (s != OK)
         return s;
-    uint64_t taken = e->gpu_bytes_free_at_open - n_free + step;
+    uint64_t taken = at_open - n_free + step;
     uint64_t may_take = (uint64_t)(share * (double)n_total);
-    if (n_free > e->gpu_bytes_free_at_open) /* another process gave memory back meanwhile */
+    if (n_free > at_open) /* another process gave memory back meanwhile */
         taken = e->weights.n_bytes + e->info.draft_weight_bytes + e->info.draft_kv_bytes + step;
     *out = may_take > taken ? may_take - taken : 0;
     uint64_t spare = step + GPU_SPARE_BYTES;
@@ -272,6 +285,21 @@ static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64
                        "take %.2f GB, %.2f of %.2f GB are free, {gpu_memory_utilization} is %g",
                        (double)taken * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9, share);
     return OK;
+}
+
+/* The ranks' pools have equally many blocks: as many as the fullest device holds. */
+static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
+                                struct buf *why)
+{
+    uint64_t least = UINT64_MAX / DEVICE_GROUP_MAX, n;
+    enum status s = OK;
+
+    for (uint32_t r = 0; s == OK && r < e->group.n; r++) {
+        s = rank_kv_bytes(e, r, max_model_len, &n, why);
+        least = s == OK && n < least ? n : least;
+    }
+    *out = least * e->group.n;
+    return s;
 }
 
 static enum status choose_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t wanted,
@@ -332,6 +360,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     }
     c->max_model_len = len;
     model_set_context(&e->model, len);
+    model_set_context(&e->share, len);
     pool->n_blocks = (uint32_t)n;
     return OK;
 }
@@ -339,6 +368,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
 static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool)
 {
     const struct ops *ops = device_ops(e->device);
+    char name[64];
     struct fingerprint_config f = {.terms = {.format_version = KV_FORMAT_VERSION,
                                              .segment_tokens = e->config.segment_tokens,
                                              .ops_version = ops->version,
@@ -346,9 +376,14 @@ static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool
                                              .quantization = e->weights.quantization,
                                              .kv = pool->layout},
                                    .model = &e->model,
-                                   .ops_name = ops->name,
-                                   .content_hash = e->weights.content_hash};
+                                   .ops_name = name,
+                                   .content_hash = e->content_hash};
 
+    /* The degree decides the order of sums, and how a stored block is laid out. */
+    if (e->group.n > 1)
+        snprintf(name, sizeof name, "%s-tp%u", ops->name, e->group.n);
+    else
+        snprintf(name, sizeof name, "%s", ops->name);
     _Static_assert(FINGERPRINT_BYTES == KV_FINGERPRINT_BYTES, "one fingerprint");
     enum status s = fingerprint_make(e->fingerprint, &f);
     hash_hex(e->info.fingerprint_hex, e->fingerprint, KV_FINGERPRINT_BYTES);
@@ -438,7 +473,7 @@ static struct cache_config cache_shape(struct engine *e, const struct kv_pool *p
 {
     const struct engine_config *c = &e->config;
 
-    return (struct cache_config){.group = device_group_of(e->device),
+    return (struct cache_config){.group = e->group,
                                  .pool = *pool,
                                  .segment_tokens = c->segment_tokens,
                                  .prefix_caching = c->prefix_caching,
@@ -546,6 +581,9 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
         return buf_why(why, s, "out of memory for the step buffers");
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
+    if (e->group.n > 1 && (s = ranks_create(&e->ranks, &fwd, e->rank_weights)) != OK)
+        return buf_why(why, s, "out of memory for the step buffers of further GPUs");
+    fwd.ranks = e->ranks;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
         (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, fwd.n_out_max,
                           fwd.n_blocks_max)) != OK)
@@ -616,8 +654,10 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->n_heads = m->n_heads;
     i->n_kv_heads = m->n_kv_heads;
     i->head_dim = m->head_dim;
-    i->n_params = e->weights.n_params;
+    i->n_params = e->weights.n_params_all;
     i->weight_bytes = e->weights.n_bytes;
+    for (uint32_t r = 1; r < e->group.n; r++)
+        i->weight_bytes += e->rank_weights[r].n_bytes;
     i->kv_bytes = kv_block_bytes(pool) * pool->n_blocks;
     i->n_kv_blocks = pool->n_blocks;
     i->kv_block_bytes = kv_block_bytes(pool);
@@ -685,7 +725,8 @@ static enum status check_config(const struct engine_config *c, struct buf *why)
         c->segment_tokens % KV_BLOCK_TOKENS)
         return buf_why(why, ERR_INVALID, "{kv_segment_tokens} must be a multiple of %d, at most %d",
                        KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
-    return check_disk(c, why);
+    enum status grouped = engine_check_group(c, why);
+    return grouped == OK ? check_disk(c, why) : grouped;
 }
 
 static void init_locks(struct engine *e)
@@ -730,10 +771,8 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = choose_weights(e, why);
     if (s == OK)
         s = open_device(e, why);
-    if (s == OK) {
-        e->weights_config.device = e->device;
-        s = weights_load(&e->weights, &e->weights_config, why);
-    }
+    if (s == OK)
+        s = engine_load_weights(e, e->content_hash, why);
     if (s == OK)
         s = engine_create_adapters(e, why);
     if (s == OK)
@@ -787,6 +826,7 @@ void engine_close(struct engine *e)
     }
     device_sampler_destroy(e->device_sampler);
     engine_close_draft(e);
+    ranks_destroy(e->ranks);
     forward_destroy(e->forward);
     engine_keep_learned(e);
     estimator_destroy(e->estimator);
@@ -798,7 +838,8 @@ void engine_close(struct engine *e)
     chat_template_destroy(e->chat_template);
     tokenizer_destroy(e->tokenizer);
     adapters_destroy(e->adapters);
-    weights_free(&e->weights);
+    engine_free_weights(e);
+    engine_close_group(e);
     device_close(e->device);
     form_worker_destroy(e->form_worker);
     free(e->free_slots);

@@ -76,6 +76,7 @@ struct engine_config {
     uint64_t kv_bytes;           /* 0 = chosen from free memory */
     double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above
                                       0 and at most 1, that weights, buffers and KV may take */
+    uint32_t tensor_parallel_size; /* GPUs that compute the model together */
     bool batch_invariant;          /* on a GPU: products in an order that no batch changes */
     bool wgmma;                    /* on a GPU: device_config.wgmma */
     bool enforce_eager;            /* on a GPU: no step is recorded and replayed */

@@ -10,7 +10,7 @@
 /* About what a core and a GPU do. */
 static struct cost_estimate estimate(const struct engine *e, const struct kv_pool *pool)
 {
-    const struct model_config *m = &e->model;
+    const struct model_config *m = &e->share; /* all ranks work at the same time */
     bool is_host = device_is_host(e->device);
     struct model_work work;
 
@@ -19,7 +19,7 @@ static struct cost_estimate estimate(const struct engine *e, const struct kv_poo
         .weight_bytes = work.weight_bytes,
         .flops_per_token = work.flops_per_token,
         .flops_per_pair = work.flops_per_pair,
-        .kv_bytes_per_token = (double)kv_block_bytes(pool) / KV_BLOCK_TOKENS,
+        .kv_bytes_per_token = (double)kv_block_bytes(pool) / KV_BLOCK_TOKENS / e->group.n,
         .bytes_per_s = is_host ? 2e10 : 2e12,
         .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};
 }
@@ -57,7 +57,8 @@ void engine_obtain_cost(struct engine *e, const struct kv_pool *pool)
 /* Seconds to copy a token's KV between host and device memory; 0 where nothing is copied. */
 double engine_measure_copy(struct engine *e)
 {
-    uint64_t token_bytes = e->info.kv_block_bytes / KV_BLOCK_TOKENS, t0 = 0;
+    /* Each rank copies its part, all at the same time. */
+    uint64_t token_bytes = e->info.kv_block_bytes / KV_BLOCK_TOKENS / e->group.n, t0 = 0;
     void *host = device_alloc_pinned(e->device, COPY_BYTES);
     void *device = device_alloc(e->device, COPY_BYTES);
     enum status s = host && device ? OK : ERR_NOMEM;

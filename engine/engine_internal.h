@@ -20,6 +20,7 @@
 #include "engine/draft_model.h"
 #include "engine/engine.h"
 #include "engine/run/forward.h"
+#include "engine/run/ranks.h"
 #include "engine/lineup.h"
 #include "engine/model/model.h"
 #include "engine/run/sampler.h"
@@ -56,15 +57,19 @@ struct engine {
     struct engine_info info;
     struct model_config model;
     struct weights_config weights_config;
-    struct weights weights;
-    struct device *device;
+    struct weights weights;    /* of rank 0 */
+    struct device *device;     /* of rank 0 */
+    struct device_group group; /* all devices; one, but with tensor_parallel_size */
+    struct model_config share; /* each rank's share of the model; one rank: the model */
+    struct weights
+        *rank_weights; /* [group.n] of further ranks, the first is not used; NULL: none */
     struct tokenizer *tokenizer;
     struct chat_template *chat_template;
     struct adapters *adapters; /* NULL: none; locks itself */
     char *model_dir;
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     uint32_t n_slots;
-    uint64_t gpu_bytes_free_at_open; /* 0: no GPU */
+    uint64_t gpu_bytes_free_at_open[DEVICE_GROUP_MAX]; /* of each rank; 0: no GPU */
 
     /* Any thread. */
     struct ring submitted;                 /* struct request *, one reference each */
@@ -113,6 +118,7 @@ struct engine {
     bool thread_runs;
     struct cache *cache;
     struct forward *forward;
+    struct ranks *ranks;   /* the further ranks' forward passes; NULL: none */
     struct attend *attend; /* NULL: no queries, neither to other instances nor from them */
     struct lineup lineup;
     struct batch batch;
@@ -147,7 +153,7 @@ struct engine {
     uint64_t idle_since_ns;      /* without requests; 0: not idle */
     bool falls_asleep;           /* a part is on its way to sleep: poll soon */
     bool is_resting;             /* all sequences wait without KV, until the KV pool wakes */
-    uint8_t content_hash[32];    /* of weights that sleep */
+    uint8_t content_hash[32];    /* of the weights of all ranks, as they were at the start */
 };
 
 /* The words of requests that a dead device ended or refused. */
@@ -173,6 +179,19 @@ void engine_leave(struct engine *e, const struct request *r);
 /* Learn from a finished request how many tokens of a prompt are usually computed. */
 void engine_note_computed(struct engine *e, const struct request *r);
 void engine_publish_room(struct engine *e);
+
+/* --- engine_group.c --- */
+
+/* Refuse what several GPUs cannot do. */
+NODISCARD enum status engine_check_group(const struct engine_config *c, struct buf *why);
+/* Open the devices of further ranks, which are like the first, and connect all. Sets e->group,
+ * e->share and the ranks of e->weights_config. */
+NODISCARD enum status engine_open_group(struct engine *e, const struct device_config *d,
+                                        struct buf *why);
+void engine_close_group(struct engine *e);
+/* Load the weights of all ranks. hash [32]: of the content of all. */
+NODISCARD enum status engine_load_weights(struct engine *e, uint8_t *hash, struct buf *why);
+void engine_free_weights(struct engine *e);
 
 /* --- engine_cost.c --- */
 

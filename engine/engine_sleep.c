@@ -167,9 +167,8 @@ static bool rest_weights(struct engine *e)
 {
     if (!adapters_sleep(e->adapters))
         return false;
-    memcpy(e->content_hash, e->weights.content_hash, sizeof e->content_hash);
     forward_forget(e->forward);
-    weights_free(&e->weights);
+    engine_free_weights(e);
     if (e->draft_model)
         draft_model_sleep(e->draft_model);
     return true;
@@ -187,11 +186,12 @@ static void fall_asleep(struct engine *e, unsigned parts, uint64_t now)
 
 static enum status wake_weights(struct engine *e, struct buf *why)
 {
-    enum status s = weights_load(&e->weights, &e->weights_config, why);
+    uint8_t hash[sizeof e->content_hash];
+    enum status s = engine_load_weights(e, hash, why);
 
     if (s != OK)
         return s;
-    if (memcmp(e->content_hash, e->weights.content_hash, sizeof e->content_hash) != 0)
+    if (memcmp(e->content_hash, hash, sizeof e->content_hash) != 0)
         s = buf_why(why, ERR_INVALID,
                     "the files of the model have changed since the start; start the server again "
                     "to serve them");
@@ -200,7 +200,7 @@ static enum status wake_weights(struct engine *e, struct buf *why)
     if (s == OK)
         adapters_wake(e->adapters);
     else
-        weights_free(&e->weights);
+        engine_free_weights(e);
     return s;
 }
 

@@ -44,6 +44,7 @@
 /* Time limit of a step with chunks of prompts. */
 #define DEFAULT_CPU_STEP_MS 200
 #define DEFAULT_GPU_STEP_MS 100
+#define DEFAULT_TENSOR_PARALLEL_SIZE 1
 #define DEFAULT_GPU_MEMORY_UTILIZATION 0.9 /* vLLM's */
 #define DEFAULT_KV_SEGMENT_TOKENS 256
 #define DEFAULT_KV_PREFETCH_SHARE 0.1

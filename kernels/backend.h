@@ -55,6 +55,11 @@ struct device_backend {
     enum status (*export_memory)(void *state, void *p, uint8_t handle[DEVICE_HANDLE_BYTES]);
     enum status (*map)(void *state, const uint8_t handle[DEVICE_HANDLE_BYTES], void **out);
     void (*unmap)(void *state, void *p);
+    /* All three NULL: the backend has no groups. As device_group_connect(), device_group_fail() and
+     * device_all_gather(). */
+    enum status (*connect)(void *const *states, uint32_t n, struct buf *why);
+    void (*fail)(void *state, const char *words);
+    enum status (*all_gather)(void *state, struct stream *s, const struct all_gather_params *p);
 };
 
 /* Weak: NULL in a program that does not link the backend. */

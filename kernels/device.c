@@ -236,6 +236,36 @@ struct device_group device_group_of(struct device *d)
     return (struct device_group){.devices = {d}, .n = 1};
 }
 
+enum status device_group_connect(const struct device_group *g, struct buf *why)
+{
+    void *states[DEVICE_GROUP_MAX];
+
+    ASSERT(g->n >= 1 && g->n <= DEVICE_GROUP_MAX);
+    if (g->n == 1)
+        return OK;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct device *d = g->devices[i];
+
+        if (!d->backend || !d->backend->connect)
+            return buf_why(why, ERR_UNSUPPORTED, "a model runs on several GPUs only");
+        states[i] = d->state;
+    }
+    return g->devices[0]->backend->connect(states, g->n, why);
+}
+
+void device_group_fail(const struct device_group *g, const char *words)
+{
+    for (uint32_t i = 0; i < g->n; i++)
+        if (g->devices[i]->backend && g->devices[i]->backend->fail)
+            g->devices[i]->backend->fail(g->devices[i]->state, words);
+}
+
+enum status device_all_gather(struct device *d, struct stream *s, const struct all_gather_params *p)
+{
+    return d->backend && d->backend->all_gather ? d->backend->all_gather(d->state, s, p)
+                                                : ERR_UNSUPPORTED;
+}
+
 int device_is_host(const struct device *d)
 {
     return d->backend == NULL;

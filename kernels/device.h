@@ -3,7 +3,8 @@
  * Common subset of C11 and C++.
  *
  * Owns    its worker pool, its scratch memory and every allocation until device_free().
- * Thread  device_open/close on one thread; memory calls and ops on the engine thread.
+ * Thread  device_open/close on one thread; memory calls and ops on the engine thread, ops of the
+ *         further devices of a group on their rank threads.
  * Errors  ERR_NOMEM; ERR_UNSUPPORTED with a reason for a backend that this build or machine lacks;
  *         ERR_INTERNAL from a GPU that failed (device_failure() has the reason).
  * Units   bytes. */
@@ -47,6 +48,7 @@ struct device_config {
     uint32_t max_head_dim;
     bool wgmma;           /* CUDA: with `measure`, try whether Hopper's own matrix instructions
                               are right and faster for these weights (cuda/gemm_choice.cu) */
+    uint32_t ordinal;     /* CUDA: number of the GPU among the visible ones, from 0 on */
     bool batch_invariant; /* CUDA: the order of a sum does not depend on the batch (promise P1);
                              always so on a CPU device */
 };
@@ -73,6 +75,28 @@ struct device_group {
 
 /* Return a group of one device. */
 struct device_group device_group_of(struct device *d);
+/* Connect the devices of a group, once, so that ops.all_reduce and device_all_gather() work
+ * between them. A group of one needs no connection. ERR_UNSUPPORTED: these devices have no
+ * collectives. From then on each device has a thread of its own that runs its ops, and a collective
+ * ends when all devices have been given it. */
+NODISCARD enum status device_group_connect(const struct device_group *g, struct buf *why);
+/* Declare all devices of a connected group as failed, for the reason `words`: a device that has
+ * left a collective out would let the others wait for ever. device_failure() of each is not NULL
+ * then, and collectives that were enqueued end with any result. Any thread. */
+void device_group_fail(const struct device_group *g, const char *words);
+/* The collectives of a connected group: ops.all_reduce, whose sums are in the order of the ranks
+ * (the same bits on each device, whatever else is summed), and this one:
+ *   out[t, r * C + c] = x[t, c] of the device with rank r
+ * Each device is given each of them, with the same shape. Whatever a collective answers, the device
+ * took part in it, or the whole group has failed: no other device waits for it. */
+struct all_gather_params {
+    uint32_t n_rows; /* T */
+    uint32_t n_cols; /* C, of each device */
+    const float *x;  /* [T, C] on this device */
+    float *out;      /* [T, n C] on this device; NULL: it only gives its part */
+};
+NODISCARD enum status device_all_gather(struct device *d, struct stream *s,
+                                        const struct all_gather_params *p);
 
 static inline struct device *device_group_self(const struct device_group *g)
 {

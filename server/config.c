@@ -116,6 +116,10 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "cpu-variant", cpu_variant, "auto",
            "auto|amx|avx512bf16|avx512|avx2|neonmm|neondot|neon|portable",
            "instruction set of the CPU; auto: the fastest of this machine"),
+    COUNT(NULL, "tensor-parallel-size", tensor_parallel_size, 1, 8,
+          SETTING_TEXT(DEFAULT_TENSOR_PARALLEL_SIZE),
+          "GPUs of this machine that compute the model together, each with a share of its weights "
+          "and of the KV"),
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: answers do not depend on other requests, bit for bit; slower (always so on a CPU)"),
     BOOL(NULL, "wgmma", wgmma, "true",

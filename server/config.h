@@ -62,6 +62,7 @@ struct config {
     char *device;
     char *cpu_variant; /* "auto" or a name */
     char *numa;        /* "auto", "off" or a folder */
+    uint64_t tensor_parallel_size;
     bool batch_invariant;
     bool wgmma;
     bool enforce_eager;

@@ -214,6 +214,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.sleep_idle_s = (uint32_t)c->sleep_idle_s;
     e.kv_bytes = c->kv_device_bytes;
     e.gpu_memory_utilization = c->gpu_memory_utilization;
+    e.tensor_parallel_size = (uint32_t)c->tensor_parallel_size;
     e.batch_invariant = c->batch_invariant;
     e.wgmma = c->wgmma;
     e.enforce_eager = c->enforce_eager;

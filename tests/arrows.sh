@@ -71,7 +71,7 @@ libraries_table() {
 ^pcre2\.h$                   ^engine/text/tokenizer/
 ^utf8proc\.h$                ^engine/text/tokenizer/
 ^faiss/                      ^engine/retrieval/faiss_index\.cc$
-^nccl\.h$                    ^kernels/cuda/collective
+^nccl\.h$                    ^kernels/cuda/collective\.|^tests/cuda_emulation/nccl\.
 ^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
 ^uc[pst]/                    ^cache/pool/transport_ucx
 ^hiredis/                    ^cache/pool/directory_redis
@@ -80,7 +80,7 @@ libraries_table() {
 ^cmocka\.h$                  ^tests/
 ^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
 ^(algorithm|c[a-z]+|memory|new|stdexcept|vector)$  ^engine/retrieval/faiss_index\.cc$|^tests/cuda_emulation/
-^(deque|functional|limits|map|mutex|string|tuple|type_traits)$  ^tests/cuda_emulation/
+^(condition_variable|deque|functional|limits|map|mutex|string|tuple|type_traits)$  ^tests/cuda_emulation/
 ^(elf|link)\.h$               ^tests/cuda_emulation/
 ^gnu/libc-version\.h$        ^tests/
 TABLE

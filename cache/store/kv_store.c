@@ -79,10 +79,22 @@ static void init_tiers(struct store *st, struct tier *const *tiers)
     }
     st->n_tiers = tiers[CACHE_HOST] ? 2 : 1;
     st->copies = !tier_is_addressable(tiers[CACHE_DEVICE]);
-    st->pool.base = tier_device_memory(tiers[CACHE_DEVICE]);
-    st->pool.n_blocks = tier_n_blocks(tiers[CACHE_DEVICE]);
-    if (!st->copies)
-        st->pool.n_blocks += tier_n_blocks(tiers[CACHE_HOST]);
+    for (uint32_t r = 0; r < st->config.group.n; r++) {
+        struct kv_pool *p = &st->pools[r];
+
+        *p = st->config.pool;
+        p->n_kv_heads /= st->config.group.n;
+        p->n_blocks = tier_n_blocks(tiers[CACHE_DEVICE]);
+        if (!st->copies)
+            p->n_blocks += tier_n_blocks(tiers[CACHE_HOST]);
+    }
+    store_find_pools(st);
+}
+
+void store_find_pools(struct store *st)
+{
+    for (uint32_t r = 0; r < st->config.group.n; r++)
+        st->pools[r].base = tier_device_memory(device_tier(st), r);
 }
 
 static enum status init_disk(struct store *st, struct tier *t)
@@ -139,8 +151,7 @@ enum status store_create(struct store **out, const struct cache_config *config,
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
     st->config = *config;
-    st->pool = config->pool;
-    st->block_bytes = kv_block_bytes(&st->pool);
+    st->block_bytes = kv_block_bytes(&config->pool);
     st->memory_bytes = sizeof *st;
     s = init_store(st, tiers, pool, policy, why);
     if (s != OK) {
@@ -190,7 +201,7 @@ bool store_knows(const struct store *st, const struct kv_key *key)
 
 const struct kv_pool *store_pool(const struct store *st)
 {
-    return &st->pool;
+    return st->pools;
 }
 
 /* --- private blocks --- */

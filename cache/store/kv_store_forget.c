@@ -83,7 +83,7 @@ bool store_sleep(struct store *st)
 void store_wake(struct store *st)
 {
     st->sleeps = false;
-    st->pool.base = tier_device_memory(device_tier(st));
+    store_find_pools(st);
     st->n_load_events++; /* waiting sequences may be loaded again */
 }
 

@@ -113,7 +113,7 @@ enum { STORE_LIST_POOL, STORE_LIST_ROUTERS, STORE_N_LISTINGS };
 
 struct store {
     struct cache_config config;
-    struct kv_pool pool;
+    struct kv_pool pools[DEVICE_GROUP_MAX]; /* of each rank */
     size_t block_bytes;
     bool copies; /* device and host are separate memories: moves between them are copies */
     struct store_tier tier[CACHE_N_TIERS];
@@ -163,6 +163,10 @@ struct store {
     uint64_t n_loaded_to_host; /* from disk; not part of its n_moved_in */
     uint64_t memory_bytes;
 };
+
+/* Fill in the bases of st->pools: the device tier has memory, perhaps at new addresses. In
+ * kv_store.c. */
+void store_find_pools(struct store *st);
 
 static inline struct tier *device_tier(const struct store *st)
 {

@@ -257,7 +257,7 @@ static void check_tiers(const struct store *st, uint8_t *seen, uint32_t n_ids)
 
 void store_check(const struct store *st)
 {
-    uint32_t n_ids = st->pool.n_blocks;
+    uint32_t n_ids = st->pools[0].n_blocks;
     struct cache_stats stats;
     uint8_t *seen;
 

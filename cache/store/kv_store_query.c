@@ -34,12 +34,12 @@ bool store_found(const struct store *st, uint32_t lookup, const struct kv_key *k
 
 static double query_bytes(const struct store *st)
 {
-    return sizeof(float) * (double)st->config.remote.n_heads * st->pool.head_dim;
+    return sizeof(float) * (double)st->config.remote.n_heads * st->config.pool.head_dim;
 }
 
 static double tile_bytes(const struct store *st)
 {
-    return sizeof(float) * (double)st->config.remote.n_heads * (st->pool.head_dim + 2);
+    return sizeof(float) * (double)st->config.remote.n_heads * (st->config.pool.head_dim + 2);
 }
 
 uint32_t store_query_rows(const struct store *st, uint32_t n_segments)
@@ -79,7 +79,7 @@ bool store_is_query_best(const struct store *st, uint32_t lookup, const struct s
                             .evict_s = st->config.seconds ? evict_seconds(st, q->n_blocks) : 0,
                             .query_s = found->query_s,
                             .row_bytes = query_bytes(st) + q->n_segments * tile_bytes(st),
-                            .n_layers = st->pool.n_layers,
+                            .n_layers = st->config.pool.n_layers,
                             .n_prompt_rows = q->n_prompt_rows,
                             .n_output_rows = q->n_output_rows,
                             .n_rows_max = store_query_rows(st, q->n_segments),

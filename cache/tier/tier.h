@@ -39,11 +39,11 @@
 #include "base/buf.h"
 #include "cache/key.h"
 #include "cache/pool/pool.h"
+#include "kernels/device.h"
 
 /* Blocks of one move: a whole segment. */
 #define TIER_MOVE_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 
-struct device;
 struct tier;
 
 void tier_close(struct tier *t); /* NULL is fine; waits for the moves under way */
@@ -202,17 +202,19 @@ NODISCARD enum status tier_near_sum(struct tier_near *n, const struct tier *t,
 bool tier_near_end(struct tier_near *n, uint32_t job, enum status *status, uint32_t *sums);
 
 struct tier_device_config {
-    struct device *device;
-    struct tier_near *near; /* writes may come from its buffers; borrowed; may be NULL */
-    uint64_t block_bytes;
+    struct device_group group; /* each device has an equal part of each block; one device where the
+                                  host can address its memory */
+    struct tier_near *near;    /* with one device: writes may come from its buffers; borrowed; may
+                                  be NULL */
+    uint64_t block_bytes;      /* of all parts */
     uint32_t n_blocks;
     uint32_t n_shared;    /* further blocks of the same memory, for tier_host_open() */
     bool is_separate;     /* the host cannot address it: moves are copies on the device's streams */
     bool has_other_tiers; /* there will be moves */
 };
 NODISCARD enum status tier_device_open(struct tier **out, const struct tier_device_config *config);
-/* The address of block 0 for kernels. */
-void *tier_device_memory(const struct tier *t);
+/* The address of block 0, or of a rank's part of it, for kernels. */
+void *tier_device_memory(const struct tier *t, uint32_t rank);
 /* Host memory. shared: the device tier whose n_shared blocks this tier takes; NULL: pinned memory
  * of its own. */
 NODISCARD enum status tier_host_open(struct tier **out, struct device *device,

@@ -1,4 +1,7 @@
-/* tier_device.c - blocks in the memory of the device that computes.
+/* tier_device.c - blocks in the memory of the devices that compute.
+ *
+ * Where several devices compute one model, a block has a part on each, at the same place of its
+ * pool, and the host has the parts one behind the other. A move is one move of all parts.
  *
  * Where the host cannot address that memory, kernels run on the compute stream, reads on copy-out
  * and writes on copy-in. A copy begins behind everything that the compute stream has been given so
@@ -24,19 +27,20 @@ struct move {
     uint32_t n;
     uint32_t blocks[TIER_MOVE_BLOCKS_MAX];
     enum status status;
-    struct device_event *event;
+    struct device_event *events[DEVICE_GROUP_MAX]; /* of each rank */
 };
 
 struct tier_device {
     struct tier base;
-    struct device *device;
-    struct tier_near *near; /* may be NULL */
-    unsigned char *pool;    /* NULL: asleep */
-    size_t pool_bytes;
+    struct device_group group;
+    struct tier_near *near;                 /* may be NULL */
+    unsigned char *pools[DEVICE_GROUP_MAX]; /* of each rank; NULL: asleep */
+    size_t part_bytes;                      /* of a block, on each rank */
+    size_t pool_bytes;                      /* of each rank */
     /* A ring, oldest move first. */
     struct move moves[N_MOVES];
     uint32_t first, n_moves;
-    struct device_event *compute_done; /* recorded before each copy */
+    struct device_event *compute_done[DEVICE_GROUP_MAX]; /* recorded before each copy */
 };
 
 static struct tier_device *of(struct tier *t)
@@ -44,9 +48,14 @@ static struct tier_device *of(struct tier *t)
     return (struct tier_device *)t;
 }
 
-static struct stream *stream_of(const struct tier_device *d, bool is_write)
+static struct stream *stream_of(const struct tier_device *d, uint32_t rank, bool is_write)
 {
-    return device_stream(d->device, is_write ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
+    return device_stream(d->group.devices[rank], is_write ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
+}
+
+static struct stream *compute_stream_of(const struct tier_device *d, uint32_t rank)
+{
+    return device_stream(d->group.devices[rank], DEVICE_COMPUTE);
 }
 
 static struct move *move_at(struct tier_device *d, uint32_t i)
@@ -57,10 +66,13 @@ static struct move *move_at(struct tier_device *d, uint32_t i)
 /* --- order --- */
 
 /* A device that can neither order nor wait is dead, and computes nothing with wrong bytes. */
-static void order_behind(struct tier_device *d, const struct move *m, struct stream *s)
+static void order_behind(struct tier_device *d, const struct move *m, uint32_t rank,
+                         struct stream *s)
 {
-    if (device_event_order(d->device, m->event, s) != OK &&
-        device_event_wait(d->device, m->event) != OK)
+    struct device *device = d->group.devices[rank];
+
+    if (device_event_order(device, m->events[rank], s) != OK &&
+        device_event_wait(device, m->events[rank]) != OK)
         d->base.n_failed++;
 }
 
@@ -69,10 +81,10 @@ static void device_order(struct tier *t, uint64_t tag, enum tier_order before)
     struct tier_device *d = of(t);
 
     for (uint32_t i = 0; i < d->n_moves; i++)
-        if (move_at(d, i)->tag == tag)
-            order_behind(d, move_at(d, i),
-                         before == TIER_BEFORE_KERNELS ? device_stream(d->device, DEVICE_COMPUTE)
-                                                       : stream_of(d, true));
+        for (uint32_t r = 0; move_at(d, i)->tag == tag && r < d->group.n; r++)
+            order_behind(d, move_at(d, i), r,
+                         before == TIER_BEFORE_KERNELS ? compute_stream_of(d, r)
+                                                       : stream_of(d, r, true));
 }
 
 static void free_blocks(struct tier_device *d, struct move *m)
@@ -94,8 +106,10 @@ static bool device_reap(struct tier *t)
 
         if (!m->drops)
             continue;
-        order_behind(d, m, device_stream(d->device, DEVICE_COMPUTE));
-        order_behind(d, m, stream_of(d, true));
+        for (uint32_t r = 0; r < d->group.n; r++) {
+            order_behind(d, m, r, compute_stream_of(d, r));
+            order_behind(d, m, r, stream_of(d, r, true));
+        }
         free_blocks(d, m);
         return true;
     }
@@ -104,30 +118,45 @@ static bool device_reap(struct tier *t)
 
 /* --- moves --- */
 
-static enum status write_block(struct tier_device *d, struct stream *s, void *block,
-                               const void *from)
+static enum status write_part(struct tier_device *d, uint32_t rank, struct stream *s, void *part,
+                              const void *from)
 {
     return tier_near_has(d->near, from)
-               ? device_copy_async(d->device, s, block, from, d->base.block_bytes)
-               : device_upload_async(d->device, s, block, from, d->base.block_bytes);
+               ? device_copy_async(d->group.devices[rank], s, part, from, d->part_bytes)
+               : device_upload_async(d->group.devices[rank], s, part, from, d->part_bytes);
 }
 
-static enum status copy_blocks(struct tier_device *d, bool is_write, const uint32_t *blocks,
-                               void *const *memory, uint32_t n)
+/* Enqueue the copies of a rank's parts of the blocks, and the event behind them. */
+static enum status copy_parts(struct tier_device *d, const struct move *m, uint32_t rank,
+                              bool is_write, const uint32_t *blocks, void *const *memory,
+                              uint32_t n)
 {
-    struct stream *s = stream_of(d, is_write);
-    size_t bytes = d->base.block_bytes;
+    struct device *device = d->group.devices[rank];
+    struct stream *s = stream_of(d, rank, is_write);
+    size_t bytes = d->part_bytes;
     enum status status;
 
-    status =
-        device_event_record(d->device, d->compute_done, device_stream(d->device, DEVICE_COMPUTE));
+    status = device_event_record(device, d->compute_done[rank], compute_stream_of(d, rank));
     if (status == OK)
-        status = device_event_order(d->device, d->compute_done, s);
+        status = device_event_order(device, d->compute_done[rank], s);
     for (uint32_t i = 0; status == OK && i < n; i++) {
-        unsigned char *block = d->pool + blocks[i] * bytes;
-        status = is_write ? write_block(d, s, block, memory[i])
-                          : device_download_async(d->device, s, memory[i], block, bytes);
+        unsigned char *part = d->pools[rank] + blocks[i] * bytes;
+        unsigned char *other = (unsigned char *)memory[i] + rank * bytes;
+
+        status = is_write ? write_part(d, rank, s, part, other)
+                          : device_download_async(device, s, other, part, bytes);
     }
+    return status == OK ? device_event_record(device, m->events[rank], s) : status;
+}
+
+/* Wait until no copy runs. */
+static enum status wait_for_copies(const struct tier_device *d, bool is_write)
+{
+    enum status status = OK;
+
+    for (uint32_t r = 0; r < d->group.n; r++)
+        if (device_stream_wait(d->group.devices[r], stream_of(d, r, is_write)) != OK)
+            status = ERR_INTERNAL;
     return status;
 }
 
@@ -135,20 +164,23 @@ static enum status begin_move(struct tier_device *d, bool is_write, const uint32
                               void *const *memory, uint32_t n, bool drop, uint64_t tag)
 {
     struct move *m = move_at(d, d->n_moves);
-    enum status s;
+    enum status s = OK;
 
     if (d->n_moves == N_MOVES)
         return ERR_BUSY;
-    s = copy_blocks(d, is_write, blocks, memory, n);
-    if (s == OK)
-        s = device_event_record(d->device, m->event, stream_of(d, is_write));
+    for (uint32_t r = 0; s == OK && r < d->group.n; r++)
+        s = copy_parts(d, m, r, is_write, blocks, memory, n);
     if (s != OK) {
         d->base.n_failed++;
         /* The caller gives the blocks away again, so no part of the copy may still run. */
-        return device_stream_wait(d->device, stream_of(d, is_write)) == OK ? s : ERR_INTERNAL;
+        return wait_for_copies(d, is_write) == OK ? s : ERR_INTERNAL;
     }
-    *m = (struct move){
-        .tag = tag, .is_write = is_write, .drops = drop, .n = n, .status = OK, .event = m->event};
+    m->tag = tag;
+    m->is_write = is_write;
+    m->drops = drop;
+    m->is_over = false;
+    m->n = n;
+    m->status = OK;
     memcpy(m->blocks, blocks, n * sizeof *blocks);
     d->n_moves++;
     d->base.n_leaving += drop ? n : 0;
@@ -176,11 +208,10 @@ static bool is_over(struct tier_device *d, struct move *m)
 {
     bool done = true;
 
-    if (m->is_over)
-        return true;
-    /* An error is the end of the device; engine/step.c detects that by itself. */
-    if (device_event_query(d->device, m->event, &done) != OK)
-        m->status = ERR_INTERNAL;
+    for (uint32_t r = 0; done && !m->is_over && r < d->group.n; r++)
+        /* An error is the end of the device; engine/step.c detects that by itself. */
+        if (device_event_query(d->group.devices[r], m->events[r], &done) != OK)
+            m->status = ERR_INTERNAL;
     return done;
 }
 
@@ -209,8 +240,9 @@ static void device_wait(struct tier *t)
 
     if (d->n_moves == 0)
         return;
-    if (device_event_wait(d->device, m->event) != OK)
-        m->status = ERR_INTERNAL;
+    for (uint32_t r = 0; r < d->group.n; r++)
+        if (device_event_wait(d->group.devices[r], m->events[r]) != OK)
+            m->status = ERR_INTERNAL;
     m->is_over = true;
 }
 
@@ -226,6 +258,14 @@ static bool device_can_move(const struct tier *t)
 
 /* --- life --- */
 
+static void free_pools(struct tier_device *d)
+{
+    for (uint32_t r = 0; r < d->group.n; r++) {
+        device_free(d->group.devices[r], d->pools[r]);
+        d->pools[r] = NULL;
+    }
+}
+
 static void device_close_tier(struct tier *t)
 {
     struct tier_device *d = of(t);
@@ -235,10 +275,12 @@ static void device_close_tier(struct tier *t)
         device_wait(t);
         (void)device_poll(t, &done, 1);
     }
-    device_event_destroy(d->device, d->compute_done);
-    for (uint32_t i = 0; i < N_MOVES; i++)
-        device_event_destroy(d->device, d->moves[i].event);
-    device_free(d->device, d->pool);
+    for (uint32_t r = 0; r < d->group.n; r++) {
+        device_event_destroy(d->group.devices[r], d->compute_done[r]);
+        for (uint32_t i = 0; i < N_MOVES; i++)
+            device_event_destroy(d->group.devices[r], d->moves[i].events[r]);
+    }
+    free_pools(d);
     free(d);
 }
 
@@ -248,7 +290,7 @@ static void start_prefault(struct tier_device *d)
     size_t n_bytes = d->base.block_bytes * d->base.n_blocks, ahead = n_bytes / 8;
 
     if (n_bytes >= PREFAULT_BYTES_MIN)
-        d->base.prefault = prefault_create(d->pool, n_bytes,
+        d->base.prefault = prefault_create(d->pools[0], n_bytes,
                                            ahead < PREFAULT_AHEAD_MAX ? ahead : PREFAULT_AHEAD_MAX);
 }
 
@@ -256,13 +298,17 @@ static enum status device_wake(struct tier *t)
 {
     struct tier_device *d = of(t);
 
-    d->pool = device_alloc(d->device, d->pool_bytes);
-    if (!d->pool)
-        return ERR_NOMEM;
-    device_place(d->device, d->pool, d->pool_bytes, DEVICE_INTERLEAVED);
+    for (uint32_t r = 0; r < d->group.n; r++) {
+        d->pools[r] = device_alloc(d->group.devices[r], d->pool_bytes);
+        if (!d->pools[r]) {
+            free_pools(d);
+            return ERR_NOMEM;
+        }
+        device_place(d->group.devices[r], d->pools[r], d->pool_bytes, DEVICE_INTERLEAVED);
+    }
     if (!t->is_addressable)
         return OK;
-    t->memory = d->pool;
+    t->memory = d->pools[0];
     start_prefault(d);
     return OK;
 }
@@ -272,8 +318,7 @@ static void device_sleep(struct tier *t)
     struct tier_device *d = of(t);
 
     ASSERT(d->n_moves == 0);
-    device_free(d->device, d->pool);
-    d->pool = NULL;
+    free_pools(d);
     t->memory = NULL;
 }
 
@@ -297,10 +342,15 @@ static const struct tier_ops addressable_ops = {.close = device_close_tier,
 
 static enum status init_moves(struct tier_device *d)
 {
-    enum status s = device_event_create(d->device, &d->compute_done);
+    enum status s = OK;
 
-    for (uint32_t i = 0; s == OK && i < N_MOVES; i++)
-        s = device_event_create(d->device, &d->moves[i].event);
+    for (uint32_t r = 0; s == OK && r < d->group.n; r++) {
+        struct device *device = d->group.devices[r];
+
+        s = device_event_create(device, &d->compute_done[r]);
+        for (uint32_t i = 0; s == OK && i < N_MOVES; i++)
+            s = device_event_create(device, &d->moves[i].events[r]);
+    }
     return s;
 }
 
@@ -312,9 +362,12 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
     *out = NULL;
     if (!d)
         return ERR_NOMEM;
-    d->device = c->device;
+    ASSERT(c->block_bytes % c->group.n == 0 && (c->is_separate || c->group.n == 1));
+    ASSERT(!c->near || c->group.n == 1);
+    d->group = c->group;
     d->near = c->near;
-    d->pool_bytes = c->block_bytes * ((size_t)c->n_blocks + c->n_shared);
+    d->part_bytes = c->block_bytes / c->group.n;
+    d->pool_bytes = d->part_bytes * ((size_t)c->n_blocks + c->n_shared);
     d->base.is_addressable = !c->is_separate;
     s = tier_init(&d->base, c->is_separate ? &separate_ops : &addressable_ops, c->block_bytes,
                   c->n_blocks);
@@ -332,7 +385,7 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
     return OK;
 }
 
-void *tier_device_memory(const struct tier *t)
+void *tier_device_memory(const struct tier *t, uint32_t rank)
 {
-    return ((const struct tier_device *)t)->pool;
+    return ((const struct tier_device *)t)->pools[rank];
 }

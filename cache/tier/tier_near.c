@@ -118,7 +118,7 @@ enum status tier_near_pull(struct tier_near *n, const void *const *from, void *c
 enum status tier_near_sum(struct tier_near *n, const struct tier *t, const uint32_t *blocks,
                           uint32_t n_blocks, uint32_t *job)
 {
-    const unsigned char *base = tier_device_memory(t);
+    const unsigned char *base = tier_device_memory(t, 0);
     const void *from[TIER_SUMS_MAX];
     struct stream *compute = device_stream(n->device, DEVICE_COMPUTE);
     enum status s = device_event_record(n->device, n->compute_done, compute);

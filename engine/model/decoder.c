@@ -77,17 +77,23 @@ static enum status plan_layer_norm(struct loader *l, float **w, float **bias, co
                                                     : s;
 }
 
+/* A fused tensor is one part on one GPU, as its content hash says, and a part for each product
+ * where ranks share it. */
 static enum status plan_attention(struct loader *l, const struct decoder_names *names,
                                   struct decoder_layer *y, const char *prefix)
 {
     const struct model_config *m = plan_model(l);
     uint32_t q = q_rows(m), kv = kv_rows(m);
-    const struct plan_part fused[] = {{names->qkv ? names->qkv : "self_attn.qkv_proj", q + 2 * kv}};
-    const struct plan_part apart[] = {
-        {"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}};
-    bool each = names->head_norm == HEAD_NORM_EACH, is_fused = names->is_fused || names->qkv;
+    bool is_fused = names->is_fused || names->qkv;
+    const char *all = names->qkv ? names->qkv : "self_attn.qkv_proj";
+    const struct plan_part fused = {all, q + 2 * kv, PLAN_WHOLE};
+    const struct plan_part apart[] = {{is_fused ? all : "self_attn.q_proj", q, PLAN_ROWS},
+                                      {is_fused ? all : "self_attn.k_proj", kv, PLAN_ROWS},
+                                      {is_fused ? all : "self_attn.v_proj", kv, PLAN_ROWS}};
+    const struct plan_part o = {names->o ? names->o : "self_attn.o_proj", m->dim, PLAN_K};
+    bool each = names->head_norm == HEAD_NORM_EACH, is_one = is_fused && plan_n_ranks(l) == 1;
     enum status s = plan_product(l, &y->qkv, m->attention_bias || m->qkv_bias ? &y->qkv_bias : NULL,
-                                 m->dim, prefix, is_fused ? fused : apart, is_fused ? 1 : 3);
+                                 m->dim, prefix, is_one ? &fused : apart, is_one ? 1 : 3);
 
     y->head_norm = names->head_norm;
     if (s == OK && names->head_norm)
@@ -95,9 +101,7 @@ static enum status plan_attention(struct loader *l, const struct decoder_names *
     if (s == OK && names->head_norm)
         s = plan_norm(l, &y->k_norm, each ? m->head_dim : kv, prefix, "self_attn.k_norm");
     if (s == OK)
-        s = plan_product(l, &y->o, m->attention_bias ? &y->o_bias : NULL, q, prefix,
-                         (struct plan_part[]){{names->o ? names->o : "self_attn.o_proj", m->dim}},
-                         1);
+        s = plan_product(l, &y->o, m->attention_bias ? &y->o_bias : NULL, q, prefix, &o, 1);
     return s;
 }
 
@@ -105,14 +109,19 @@ static enum status plan_feed_forward(struct loader *l, const struct decoder_name
                                      struct decoder_layer *y, const char *prefix)
 {
     const struct model_config *m = plan_model(l);
-    const struct plan_part fused[] = {{"mlp.gate_up_proj", 2 * m->ffn_dim}};
-    const struct plan_part apart[] = {{"mlp.gate_proj", m->ffn_dim}, {"mlp.up_proj", m->ffn_dim}};
+    const char *all = "mlp.gate_up_proj";
+    const struct plan_part fused = {all, 2 * m->ffn_dim, PLAN_WHOLE};
+    const struct plan_part apart[] = {
+        {names->is_fused ? all : "mlp.gate_proj", m->ffn_dim, PLAN_ROWS},
+        {names->is_fused ? all : "mlp.up_proj", m->ffn_dim, PLAN_ROWS}};
+    bool is_one = names->is_fused && plan_n_ranks(l) == 1;
+    const struct plan_part down = {"mlp.down_proj", m->dim, PLAN_K};
     enum status s = plan_product(l, &y->gate_up, m->mlp_bias ? &y->gate_up_bias : NULL, m->dim,
-                                 prefix, names->is_fused ? fused : apart, names->is_fused ? 1 : 2);
+                                 prefix, is_one ? &fused : apart, is_one ? 1 : 2);
 
     if (s == OK)
-        s = plan_product(l, &y->down, m->mlp_bias ? &y->down_bias : NULL, m->ffn_dim, prefix,
-                         (struct plan_part[]){{"mlp.down_proj", m->dim}}, 1);
+        s = plan_product(l, &y->down, m->mlp_bias ? &y->down_bias : NULL, m->ffn_dim, prefix, &down,
+                         1);
     return s;
 }
 
@@ -140,6 +149,14 @@ static enum status plan_layer(struct loader *l, const struct decoder_names *name
     return s;
 }
 
+/* Refuse what ranks cannot share. */
+static enum status check_ranks(struct loader *l, const struct decoder_names *names)
+{
+    if (names->head_norm == HEAD_NORM_ALL)
+        return plan_refuses_ranks(l, "this model norms all heads together, which one GPU has not");
+    return OK;
+}
+
 enum status decoder_plan(struct loader *l, const struct decoder_names *names)
 {
     const struct model_config *m = plan_model(l);
@@ -147,10 +164,10 @@ enum status decoder_plan(struct loader *l, const struct decoder_names *names)
     /* The weights of all experts lie behind the layers. */
     struct decoder_layer *layers = plan_layers(l, sizeof *layers + n_each * sizeof(struct weight));
     struct weight *each = layers ? (struct weight *)(void *)(layers + n) : NULL;
-    enum status s = layers
-                        ? plan_embedding(l, names->embedding ? names->embedding : DECODER_EMBEDDING)
-                        : ERR_NOMEM;
+    enum status s = layers ? check_ranks(l, names) : ERR_NOMEM;
 
+    if (s == OK)
+        s = plan_embedding(l, names->embedding ? names->embedding : DECODER_EMBEDDING);
     for (uint32_t i = 0; s == OK && i < n; i++)
         s = plan_layer(l, names, &layers[i], i, each + (size_t)i * n_each);
     if (s == OK)

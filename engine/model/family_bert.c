@@ -149,11 +149,12 @@ static enum status plan_norm_pair(struct loader *l, float **w, float **bias, con
 static enum status plan_layer(struct loader *l, struct bert_layer *y, const char *prefix)
 {
     const struct model_config *m = plan_model(l);
-    const struct plan_part qkv[] = {{"attention.self.query", m->dim},
-                                    {"attention.self.key", m->dim},
-                                    {"attention.self.value", m->dim}};
-    const struct plan_part o = {"attention.output.dense", m->dim};
-    const struct plan_part up = {"intermediate.dense", m->ffn_dim}, down = {"output.dense", m->dim};
+    const struct plan_part qkv[] = {{"attention.self.query", m->dim, PLAN_WHOLE},
+                                    {"attention.self.key", m->dim, PLAN_WHOLE},
+                                    {"attention.self.value", m->dim, PLAN_WHOLE}};
+    const struct plan_part o = {"attention.output.dense", m->dim, PLAN_WHOLE};
+    const struct plan_part up = {"intermediate.dense", m->ffn_dim, PLAN_WHOLE};
+    const struct plan_part down = {"output.dense", m->dim, PLAN_WHOLE};
     enum status s = plan_product(l, &y->qkv, &y->qkv_bias, m->dim, prefix, qkv, 3);
 
     if (s == OK)

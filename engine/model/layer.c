@@ -113,11 +113,27 @@ enum status layer_product(const struct layer_step *s, uint32_t n_rows, const flo
     return product(s, n_rows, a, w, next, bias, false, out);
 }
 
-static enum status sum_over_group(const struct layer_step *s, size_t n, float *x)
+enum status layer_add_part(const struct layer_step *s, uint32_t n_rows, const float *a,
+                           const struct weight *w, const struct weight *next, float *out)
+{
+    return product(s, n_rows, a, w, next, NULL, true, out);
+}
+
+enum status layer_clear(const struct layer_step *s, uint32_t n_rows, uint32_t dim, float *x)
+{
+    struct scale_params p = {.n_rows = n_rows, .dim = dim, .scale = 0, .x = x, .out = x};
+
+    return s->ops->scale(s->device, NULL, &p);
+}
+
+enum status layer_sum(const struct layer_step *s, size_t n, float *x)
 {
     struct all_reduce_params p = {.n = n, .x = x};
 
-    return s->group->n == 1 ? OK : s->ops->all_reduce(s->device, NULL, &p);
+    if (s->group->n == 1)
+        return OK;
+    ++*s->n_sums; /* whatever the op answers, this device took part */
+    return s->ops->all_reduce(s->device, NULL, &p);
 }
 
 enum status layer_sum_product(const struct layer_step *s, uint32_t n_rows, const float *a,
@@ -127,7 +143,7 @@ enum status layer_sum_product(const struct layer_step *s, uint32_t n_rows, const
     const float *own_bias = s->group->rank == 0 ? bias : NULL;
     enum status status = product(s, n_rows, a, w, next, own_bias, false, out);
 
-    return status == OK ? sum_over_group(s, (size_t)n_rows * w->n, out) : status;
+    return status == OK ? layer_sum(s, (size_t)n_rows * w->n, out) : status;
 }
 
 enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const float *a,
@@ -139,7 +155,7 @@ enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const
     bool is_first = s->group->rank == 0;
     enum status status = product(s, n_rows, a, w, next, is_first ? bias : NULL, is_first, out);
 
-    return status == OK ? sum_over_group(s, (size_t)n_rows * w->n, out) : status;
+    return status == OK ? layer_sum(s, (size_t)n_rows * w->n, out) : status;
 }
 
 enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv)

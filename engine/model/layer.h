@@ -45,6 +45,7 @@ struct layer_step {
     const struct adapter_run *adapter_runs;
     uint32_t n_adapter_runs;
     float *adapter_mid; /* [T, adapter_mid_width()]; NULL: no row has an adapter */
+    uint32_t *n_sums;   /* counts the sums over the group in this step */
     /* In place of the op, while sequences of the batch have KV on other instances; else NULL. The
      * arrays of p lie in host memory then. */
     enum status (*attention)(void *arg, const struct attention_params *p);
@@ -82,6 +83,14 @@ NODISCARD enum status layer_product(const struct layer_step *s, uint32_t n_rows,
 NODISCARD enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const float *a,
                                         const struct weight *w, const struct weight *next,
                                         const float *bias, float *out);
+/* out += a * w^T of this device alone: layer_sum() follows. */
+NODISCARD enum status layer_add_part(const struct layer_step *s, uint32_t n_rows, const float *a,
+                                     const struct weight *w, const struct weight *next, float *out);
+/* x [n] = its sum over the group. */
+NODISCARD enum status layer_sum(const struct layer_step *s, size_t n, float *x);
+/* x [n_rows, dim] = 0; NaN and infinities become NaN. */
+NODISCARD enum status layer_clear(const struct layer_step *s, uint32_t n_rows, uint32_t dim,
+                                  float *x);
 /* out = a * w^T + bias, summed over the group. */
 NODISCARD enum status layer_sum_product(const struct layer_step *s, uint32_t n_rows, const float *a,
                                         const struct weight *w, const struct weight *next,

@@ -388,3 +388,31 @@ enum status model_config_load(struct model_config *m, const char *dir, struct bu
     s = read_json_file(m, dir, "generation_config.json", read_generation, why);
     return s == ERR_NOT_FOUND ? OK : s;
 }
+
+enum status model_share(const struct model_config *m, uint32_t n, struct model_config *share,
+                        struct buf *why)
+{
+    const struct {
+        const char *name;
+        uint32_t n;
+    } parts[] = {{"num_attention_heads", m->n_heads},
+                 {"num_key_value_heads", m->n_kv_heads},
+                 {"intermediate_size", m->ffn_dim},
+                 {"moe_intermediate_size", m->expert_dim},
+                 {"shared_expert_intermediate_size", m->shared_dim}};
+
+    *share = *m;
+    if (n == 1)
+        return OK;
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        if (parts[i].n % n != 0)
+            return buf_why(why, ERR_UNSUPPORTED,
+                           "{tensor_parallel_size} %u does not divide the model's %s %u", n,
+                           parts[i].name, parts[i].n);
+    share->n_heads /= n;
+    share->n_kv_heads /= n;
+    share->ffn_dim /= n;
+    share->expert_dim /= n;
+    share->shared_dim /= n;
+    return OK;
+}

@@ -129,6 +129,12 @@ static inline void model_add_layer(uint32_t set[MODEL_LAYER_WORDS], uint32_t lay
  * choice holds for the life of the process and is part of the fingerprint. */
 void model_set_context(struct model_config *m, uint32_t n_tokens);
 
+/* Write the share that each of n ranks has of the model: 1 / n of the heads, of the KV heads and of
+ * the feed-forward part, and all layers. n = 1: the model itself. ERR_UNSUPPORTED, with the name of
+ * what cannot be shared. */
+NODISCARD enum status model_share(const struct model_config *m, uint32_t n,
+                                  struct model_config *share, struct buf *why);
+
 /* Compute the inverse frequencies of the rotary pairs, out [rot_dim / 2], in radians per position;
  * return their number. `local`: of layers with a window. Plain: Su et al., "RoFormer"; linear: Chen
  * et al., "Position interpolation"; llama3: the wavelength bands of the Llama 3.1 release; yarn:

@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "base/check.h"
+
 /* --- config.json --- */
 
 static enum status read_u32(const struct json *j, const char *name, uint32_t max, uint32_t *out,
@@ -89,7 +91,7 @@ static enum status plan_shared(struct loader *l, const struct moe_names *names, 
 {
     const struct model_config *m = plan_model(l);
     char gate[64], up[64], down[64];
-    struct plan_part parts[] = {{gate, m->shared_dim}, {up, m->shared_dim}};
+    struct plan_part parts[] = {{gate, m->shared_dim, PLAN_ROWS}, {up, m->shared_dim, PLAN_ROWS}};
 
     snprintf(gate, sizeof gate, "%s.gate_proj", names->shared);
     snprintf(up, sizeof up, "%s.up_proj", names->shared);
@@ -97,10 +99,10 @@ static enum status plan_shared(struct loader *l, const struct moe_names *names, 
     enum status s = plan_product(l, &y->shared_gate_up, NULL, m->dim, prefix, parts, 2);
     if (s == OK)
         s = plan_product(l, &y->shared_down, NULL, m->shared_dim, prefix,
-                         (struct plan_part[]){{down, m->dim}}, 1);
+                         (struct plan_part[]){{down, m->dim, PLAN_K}}, 1);
     if (s == OK && m->shared_gate)
         s = plan_router(l, &y->shared_gate, m->dim, prefix,
-                        &(struct plan_part){names->shared_gate, 1});
+                        &(struct plan_part){names->shared_gate, 1, PLAN_WHOLE});
     return s;
 }
 
@@ -109,12 +111,13 @@ enum status moe_plan(struct loader *l, const struct moe_names *names, struct moe
 {
     const struct model_config *m = plan_model(l);
     uint32_t n = m->n_experts;
-    const struct plan_part parts[] = {
-        {names->gate, m->expert_dim}, {names->up, m->expert_dim}, {names->down, m->dim}};
+    const struct plan_part parts[] = {{names->gate, m->expert_dim, PLAN_ROWS},
+                                      {names->up, m->expert_dim, PLAN_ROWS},
+                                      {names->down, m->dim, PLAN_K}};
     const struct plan_experts gate_up = {n, m->dim, prefix, names->experts, parts, 2};
     const struct plan_experts down = {n, m->expert_dim, prefix, names->experts, parts + 2, 1};
-    enum status s =
-        plan_router(l, &y->router, m->dim, prefix, &(struct plan_part){names->router, n});
+    enum status s = plan_router(l, &y->router, m->dim, prefix,
+                                &(struct plan_part){names->router, n, PLAN_WHOLE});
 
     if (s == OK)
         s = plan_experts(l, &gate_up, each, &y->gate_up_bytes);
@@ -319,13 +322,23 @@ static enum status run_shared(const struct layer_step *p, const struct moe *w, c
         return s;
     if (p->model->shared_gate)
         return add_gated(p, w, in, act, after);
-    return layer_add_product(p, n, act, &w->shared_down, after, NULL, p->x);
+    return layer_add_part(p, n, act, &w->shared_down, after, p->x);
 }
 
 enum status moe_run(const struct layer_step *p, const struct moe *w, const float *in,
                     bool is_rounded, const struct weight *after)
 {
-    enum status s = p->group->n > 1 ? ERR_UNSUPPORTED : run_experts(p, w, in, is_rounded);
+    size_t n = (size_t)p->n_rows * p->model->dim;
+    enum status s = OK;
 
-    return s == OK && p->model->shared_dim > 0 ? run_shared(p, w, in, after) : s;
+    /* The sum over the group has the old x once: that of the first device. Each device has the same
+     * x, so the routers choose the same experts everywhere. */
+    ASSERT(p->group->n == 1 || in != p->x);
+    if (p->group->rank > 0)
+        s = layer_clear(p, p->n_rows, p->model->dim, p->x);
+    if (s == OK)
+        s = run_experts(p, w, in, is_rounded);
+    if (s == OK && p->model->shared_dim > 0)
+        s = run_shared(p, w, in, after);
+    return s == OK ? layer_sum(p, n, p->x) : s;
 }

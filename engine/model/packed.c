@@ -121,6 +121,8 @@ static void add_jobs(struct hash_state *h, const struct loader *l)
         add_u64(h, job->n0);
         add_u64(h, job->n_rows);
         add_u64(h, job->k);
+        add_u64(h, job->row0);
+        add_u64(h, job->k0);
         hash_add(h, &job->offset, sizeof job->offset);
     }
 }

@@ -171,6 +171,8 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         checkpoint_close(w->file);
         w->file = NULL;
     }
+    if (s == OK && config->model->tied)
+        weights_share_output(&l);
     if (s == OK)
         log_loaded(w, &t, was_packed);
     free(l.crcs);

@@ -64,7 +64,8 @@ struct weights {
     struct weight pooler; /* [D, D] */
     struct weight labels; /* [n_labels, D] */
     float *pooler_bias, *labels_bias;
-    uint64_t n_params;
+    uint64_t n_params;        /* that this rank has */
+    uint64_t n_params_all;    /* of all ranks together, each parameter once */
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded: codes,
                                  scales and offsets of A8 and A4, floats of all others */
@@ -77,9 +78,10 @@ struct weights {
 
 struct weights_config {
     struct device *device;
-    const char *dir; /* or file: as checkpoint_open() */
-    const struct model_config *model;
-    enum dtype dtype; /* a float type */
+    const char *dir;                  /* or file: as checkpoint_open() */
+    const struct model_config *model; /* the rank's share of the model: model_share() */
+    uint32_t n_ranks, rank; /* GPUs that share the weights, and which of them loads; 0, 0: one */
+    enum dtype dtype;       /* a float type */
     struct quantization quantization;
     bool no_output; /* the output layer is not loaded and may be missing: for hidden states */
     bool dummy;     /* random weights from `seed`, no checkpoint needed */

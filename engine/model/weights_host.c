@@ -67,7 +67,7 @@ uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, siz
 void weights_check_rows(const struct loader *l, const struct job *job, uint32_t task,
                         const unsigned char *src, uint32_t n_rows)
 {
-    size_t n = (size_t)n_rows * (job->k ? job->k : 1);
+    size_t n = (size_t)n_rows * (job->k_all ? job->k_all : 1);
 
     enum dtype dtype = tensor_dtype(job->tensor);
 
@@ -83,8 +83,40 @@ struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32
 
     r.offsets = r.scales + n;
     r.codes = (uint8_t *)(r.offsets + n);
-    job->tensor->codec->read_codes(job->tensor, row, n_rows, r.codes, r.scales, r.offsets);
+    job->tensor->codec->read_codes(job->tensor, job->row0 + row, n_rows, r.codes, r.scales,
+                                   r.offsets);
     return r;
+}
+
+/* Rows [n_rows] of all_bytes, of which n_bytes from `at` on are kept. */
+static void keep_part(void *rows, uint32_t n_rows, size_t all_bytes, size_t at, size_t n_bytes)
+{
+    unsigned char *p = rows;
+
+    for (size_t r = 0; r < n_rows; r++)
+        memmove(p + r * n_bytes, p + r * all_bytes + at, n_bytes);
+}
+
+void weights_keep_columns(const struct job *job, unsigned char *src, uint32_t n_rows)
+{
+    size_t size = dtype_bytes(job->tensor ? tensor_dtype(job->tensor) : job->dtype);
+
+    if (job->k != job->k_all)
+        keep_part(src, n_rows, job->k_all * size, job->k0 * size, job->k * size);
+}
+
+/* The plan has checked that the columns are whole groups. */
+void weights_keep_codes(const struct job *job, struct coded_rows *rows, uint32_t n_rows)
+{
+    size_t group = job->tensor->code_group, size = sizeof(float);
+    size_t all = weights_n_code_groups(job) * size, at = job->k0 / group * size;
+    size_t kept = (job->k + group - 1) / group * size;
+
+    if (job->k == job->k_all)
+        return;
+    keep_part(rows->codes, n_rows, job->k_all, job->k0, job->k);
+    keep_part(rows->scales, n_rows, all, at, kept);
+    keep_part(rows->offsets, n_rows, all, at, kept);
 }
 
 void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
@@ -93,7 +125,7 @@ void weights_check_codes(const struct loader *l, const struct job *job, uint32_t
     uint32_t n_groups = weights_n_code_groups(job), group = job->tensor->code_group, n_bad = 0;
     float end = job->tensor->code_is_f8 ? INFINITY : F16_END;
     size_t n = (size_t)n_rows * n_groups;
-    uint32_t crc = hash_crc32c(0, rows->codes, (size_t)n_rows * job->k);
+    uint32_t crc = hash_crc32c(0, rows->codes, (size_t)n_rows * job->k_all);
 
     crc = hash_crc32c(crc, rows->scales, n * sizeof(float));
     l->crcs[task] = hash_crc32c(crc, rows->offsets, n * sizeof(float));
@@ -101,7 +133,7 @@ void weights_check_codes(const struct loader *l, const struct job *job, uint32_t
         if (!(fabsf(rows->scales[i]) < end && fabsf(rows->offsets[i]) < end)) {
             uint32_t k = (uint32_t)(i % n_groups) * group;
 
-            n_bad += job->k - k < group ? job->k - k : group;
+            n_bad += job->k_all - k < group ? job->k_all - k : group;
         }
     l->n_nonfinite[task] = n_bad;
 }
@@ -123,7 +155,7 @@ void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, voi
 
     for (uint64_t r = 0; r < n_rows; r++)
         for (uint64_t c = 0; c < job->k; c++) {
-            uint64_t x = mix(job->seed + (row + r) * job->k + c);
+            uint64_t x = mix(job->seed + (job->row0 + row + r) * job->k_all + job->k0 + c);
             int sum = (int)(x & 0xffff) + (int)(x >> 16 & 0xffff) + (int)(x >> 32 & 0xffff) +
                       (int)(x >> 48) - 2 * 65535;
             dtype_store(job->dtype, dst, r * dst_stride + c, (float)sum * unit);
@@ -174,7 +206,7 @@ void weights_forget_rows(const struct job *job, uint32_t row, uint32_t n_rows)
         return;
     }
     uint64_t row_bytes = t->n_bytes / t->shape[0];
-    uint64_t begin = row * row_bytes, end = begin + n_rows * row_bytes;
+    uint64_t begin = (job->row0 + (uint64_t)row) * row_bytes, end = begin + n_rows * row_bytes;
     /* A codec that puts rows in order reads neighbours, too. */
     uint64_t around = FAULT_BYTES + (uint64_t)CHUNK_ROWS * row_bytes;
     begin -= begin < around ? begin : around;
@@ -261,7 +293,7 @@ static enum status run_decoded(struct loader *l, const struct job *job, uint32_t
     enum status s = rows ? OK : ERR_NOMEM;
 
     if (s == OK) {
-        job->tensor->codec->read_rows(job->tensor, row, n_rows, rows);
+        job->tensor->codec->read_rows(job->tensor, job->row0 + row, n_rows, rows);
         s = run_rows(l, job, task, row, n_rows, (const unsigned char *)rows);
     }
     free(rows);
@@ -310,7 +342,7 @@ static void run_task(void *arg, uint32_t task)
         s = run_decoded(l, job, task, row, n_rows);
     else
         s = run_rows(l, job, task, row, n_rows,
-                     data ? data + row * weights_source_row_bytes(job) : NULL);
+                     data ? data + (job->row0 + row) * weights_source_row_bytes(job) : NULL);
     forget_task(l, job, task);
     if (s != OK)
         atomic_store(&l->failed, (int)s);

@@ -29,6 +29,9 @@ struct job {
     float *vec;
     enum dtype dtype;       /* of table, and of w unless that is quantized */
     uint32_t n0, n_rows, k; /* a vector has k = 0 */
+    uint32_t row0;          /* the tensor's row that is the first one, */
+    uint32_t k0, k_all;     /* and its first column, of k_all; k0 = 0 and k_all = k: all of a row */
+    uint32_t n_shares;      /* ranks that have other parts of the tensor, this one included */
     uint64_t seed;
     float scale;  /* dummy: standard deviation; 0: all ones (norms) or zeros */
     float fill;   /* dummy vectors */
@@ -93,6 +96,11 @@ struct coded_rows weights_read_codes(const struct job *job, uint32_t row, uint32
 void weights_check_codes(const struct loader *l, const struct job *job, uint32_t task,
                          const struct coded_rows *rows, uint32_t n_rows);
 
+/* Keep columns [k0, k0 + k) of rows [n_rows, k_all] that were read and checked: move them together,
+ * in place. No effect on whole rows. */
+void weights_keep_columns(const struct job *job, unsigned char *src, uint32_t n_rows);
+void weights_keep_codes(const struct job *job, struct coded_rows *rows, uint32_t n_rows);
+
 /* Release the mapped memory of rows that were read, so that a load takes little more memory than
  * the weights. A tensor whose codec reads other parts than `data` is released with all its parts,
  * and only by its last row. */
@@ -100,16 +108,16 @@ void weights_forget_rows(const struct job *job, uint32_t row, uint32_t n_rows);
 
 static inline uint32_t weights_n_code_groups(const struct job *job)
 {
-    return (job->k - 1) / job->tensor->code_group + 1;
+    return (job->k_all - 1) / job->tensor->code_group + 1;
 }
 
-/* Bytes of one row as the loader reads it: decoded, where the tensor has a codec; of a dummy
- * tensor, as if it were stored in job->dtype. Coded rows are multiples of 4 bytes. */
+/* Bytes of one row as the loader reads it, with all columns: decoded, where the tensor has a codec;
+ * of a dummy tensor, as if it were stored in job->dtype. Coded rows are multiples of 4 bytes. */
 static inline size_t weights_source_row_bytes(const struct job *job)
 {
     if (weights_is_coded(job))
-        return ((size_t)job->k + 3) / 4 * 4 + weights_n_code_groups(job) * 2 * sizeof(float);
-    return (job->k ? job->k : 1) *
+        return ((size_t)job->k_all + 3) / 4 * 4 + weights_n_code_groups(job) * 2 * sizeof(float);
+    return (job->k_all ? job->k_all : 1) *
            dtype_bytes(job->tensor ? tensor_dtype(job->tensor) : job->dtype);
 }
 
@@ -117,6 +125,11 @@ static inline uint32_t weights_n_tasks(const struct job *job)
 {
     return (job->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
 }
+
+/* Let the output layer of a tied model, which was loaded whole because it is the embedding, too, be
+ * this rank's rows of it: no memory is taken for them. Scales lie behind the rows of a quantized
+ * weight, which stays whole. */
+void weights_share_output(struct loader *l);
 
 /* Run all jobs, CRCs included. Errors have words. */
 NODISCARD enum status weights_load_host(struct loader *l);

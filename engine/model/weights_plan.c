@@ -22,6 +22,19 @@ const struct model_config *plan_model(const struct loader *l)
     return l->config->model;
 }
 
+/* A configuration without ranks means one. */
+uint32_t plan_n_ranks(const struct loader *l)
+{
+    return l->config->n_ranks ? l->config->n_ranks : 1;
+}
+
+enum status plan_refuses_ranks(struct loader *l, const char *what)
+{
+    if (plan_n_ranks(l) == 1)
+        return OK;
+    return buf_why(l->why, ERR_UNSUPPORTED, "{tensor_parallel_size}: %s", what);
+}
+
 void *plan_layers(struct loader *l, size_t layer_bytes)
 {
     l->w->layers = calloc(l->config->model->n_layers, layer_bytes);
@@ -111,10 +124,16 @@ static enum status add_job(struct loader *l, struct job job)
         l->cap = cap;
     }
     job.seed = l->config->seed + 0x9E3779B97F4A7C15u * (l->n_jobs + 1);
+    job.k_all = job.k_all ? job.k_all : job.k;
+    job.n_shares = job.n_shares ? job.n_shares : 1;
     job.first_task = l->n_tasks;
     l->n_tasks += weights_n_tasks(&job);
-    if (!job.again)
-        l->w->n_params += (uint64_t)job.n_rows * (job.k ? job.k : 1);
+    if (!job.again) {
+        uint64_t n = (uint64_t)job.n_rows * (job.k ? job.k : 1);
+
+        l->w->n_params += n;
+        l->w->n_params_all += n * job.n_shares;
+    }
     l->jobs[l->n_jobs++] = job;
     return OK;
 }
@@ -208,14 +227,87 @@ static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, 
     return w->data ? OK : no_memory(l);
 }
 
-/* Plan rows [n0, n0 + rows) of w from tensor `name`. */
-static enum status add_rows(struct loader *l, struct weight *w, uint32_t n0, uint32_t rows,
-                            const char *name)
-{
-    struct job job = {.w = w, .dtype = l->config->dtype, .n0 = n0, .n_rows = rows, .k = w->k};
-    enum status s = find_tensor(l, name, rows, w->k, &job.tensor);
+/* Where rows of a weight come from. All counts are of this rank's rows. */
+struct source {
+    char name[160]; /* of the tensor */
+    uint32_t rows;
+    uint32_t before, all; /* of the same tensor: rows before these, and all */
+    enum plan_split split;
+};
 
-    job.scale = 1.0f / sqrtf((float)w->k);
+/* A whole tensor. */
+static struct source source_of(const char *name, uint32_t rows, enum plan_split split)
+{
+    struct source src = {.rows = rows, .all = rows, .split = split};
+
+    snprintf(src.name, sizeof src.name, "%s", name);
+    return src;
+}
+
+/* Part i of a product, from its tensor PREFIX NAME.KIND. */
+static struct source source_of_part(const char *prefix, const struct plan_part *parts,
+                                    uint32_t n_parts, uint32_t i, const char *kind)
+{
+    struct source src = {.rows = parts[i].rows, .split = parts[i].split};
+
+    for (uint32_t j = 0; j < n_parts; j++) {
+        bool is_same = strcmp(parts[j].name, parts[i].name) == 0;
+
+        src.before += is_same && j < i ? parts[j].rows : 0;
+        src.all += is_same ? parts[j].rows : 0;
+    }
+    snprintf(src.name, sizeof src.name, "%s%s.%s", prefix, parts[i].name, kind);
+    return src;
+}
+
+/* Find the tensor of which this rank has k columns (0: a vector). */
+static enum status find_source(struct loader *l, const struct source *src, uint32_t k,
+                               const struct tensor **out)
+{
+    uint32_t n = plan_n_ranks(l);
+
+    return find_tensor(l, src->name, src->split == PLAN_ROWS ? src->all * n : src->all,
+                       src->split == PLAN_K ? k * n : k, out);
+}
+
+/* The tensor's row that is this rank's first one. */
+static uint32_t first_row(const struct loader *l, const struct source *src)
+{
+    return src->split == PLAN_ROWS ? src->before * plan_n_ranks(l) + l->config->rank * src->rows
+                                   : src->before;
+}
+
+/* Codes share scales in groups, so a rank's columns have to be whole groups. */
+static enum status check_groups(struct loader *l, const struct job *job)
+{
+    if (!job->tensor || !weights_is_coded(job) || job->k == job->k_all ||
+        job->k % job->tensor->code_group == 0)
+        return OK;
+    return buf_why(l->why, ERR_UNSUPPORTED,
+                   "{tensor_parallel_size}: %u columns of tensor %s, whose scales cover %u columns "
+                   "each, are not whole groups; another {quantization} than auto would do",
+                   job->k, job->tensor->name, job->tensor->code_group);
+}
+
+/* Plan rows [n0, n0 + rows) of w from this rank's share of the source. */
+static enum status add_rows(struct loader *l, struct weight *w, uint32_t n0,
+                            const struct source *src)
+{
+    bool in_k = src->split == PLAN_K;
+    struct job job = {.w = w,
+                      .dtype = l->config->dtype,
+                      .n0 = n0,
+                      .n_rows = src->rows,
+                      .k = w->k,
+                      .row0 = first_row(l, src),
+                      .k0 = in_k ? l->config->rank * w->k : 0,
+                      .k_all = in_k ? w->k * plan_n_ranks(l) : w->k,
+                      .n_shares = src->split == PLAN_WHOLE ? 1 : plan_n_ranks(l)};
+    enum status s = find_source(l, src, w->k, &job.tensor);
+
+    job.scale = 1.0f / sqrtf((float)job.k_all);
+    if (s == OK)
+        s = check_groups(l, &job);
     return s == OK ? add_job(l, job) : s;
 }
 
@@ -225,10 +317,18 @@ static enum status alloc_vec(struct loader *l, float **vec, uint32_t n)
     return *vec ? OK : no_memory(l);
 }
 
-static enum status add_vec(struct loader *l, float *vec, uint32_t n, const char *name, float fill)
+static enum status add_vec(struct loader *l, float *vec, const struct source *src, float fill)
 {
-    struct job job = {.vec = vec, .n_rows = n, .fill = fill};
-    enum status s = find_tensor(l, name, n, 0, &job.tensor);
+    struct source whole = *src;
+
+    if (src->split == PLAN_K)
+        whole.split = PLAN_WHOLE;
+    struct job job = {.vec = vec,
+                      .n_rows = src->rows,
+                      .fill = fill,
+                      .row0 = first_row(l, &whole),
+                      .n_shares = whole.split == PLAN_ROWS ? plan_n_ranks(l) : 1};
+    enum status s = find_source(l, &whole, 0, &job.tensor);
 
     return s == OK ? add_job(l, job) : s;
 }
@@ -238,14 +338,14 @@ enum status plan_product(struct loader *l, struct weight *w, float **bias, uint3
 {
     const struct tensor *t;
     struct stored stored = {0};
-    char name[160];
+    struct source src;
     uint32_t n = 0, n0 = 0;
     enum status s = OK;
 
     for (uint32_t i = 0; s == OK && i < n_parts; i++) {
         n += parts[i].rows;
-        snprintf(name, sizeof name, "%s%s.weight", prefix, parts[i].name);
-        s = find_tensor(l, name, parts[i].rows, k, &t);
+        src = source_of_part(prefix, parts, n_parts, i, "weight");
+        s = find_source(l, &src, k, &t);
         stored_add(&stored, t);
     }
     if (s == OK)
@@ -253,11 +353,11 @@ enum status plan_product(struct loader *l, struct weight *w, float **bias, uint3
     if (s == OK && bias)
         s = alloc_vec(l, bias, n);
     for (uint32_t i = 0; s == OK && i < n_parts; i++) {
-        snprintf(name, sizeof name, "%s%s.weight", prefix, parts[i].name);
-        s = add_rows(l, w, n0, parts[i].rows, name);
+        src = source_of_part(prefix, parts, n_parts, i, "weight");
+        s = add_rows(l, w, n0, &src);
         if (s == OK && bias) {
-            snprintf(name, sizeof name, "%s%s.bias", prefix, parts[i].name);
-            s = add_vec(l, *bias + n0, parts[i].rows, name, 0);
+            src = source_of_part(prefix, parts, n_parts, i, "bias");
+            s = add_vec(l, *bias + n0, &src, 0);
         }
         n0 += parts[i].rows;
     }
@@ -267,15 +367,14 @@ enum status plan_product(struct loader *l, struct weight *w, float **bias, uint3
 enum status plan_router(struct loader *l, struct weight *w, uint32_t k, const char *prefix,
                         const struct plan_part *part)
 {
-    char name[160];
+    struct source src = source_of_part(prefix, part, 1, 0, "weight");
 
     *w = describe_weight(l, part->rows, k, (struct quantization){0});
     w->dtype = DTYPE_F32;
     w->data = own(l, pack_weight_bytes(w));
     if (!w->data)
         return no_memory(l);
-    snprintf(name, sizeof name, "%s%s.weight", prefix, part->name);
-    enum status s = add_rows(l, w, 0, part->rows, name);
+    enum status s = add_rows(l, w, 0, &src);
     if (s == OK)
         l->jobs[l->n_jobs - 1].dtype = DTYPE_F32;
     return s;
@@ -299,18 +398,20 @@ static enum status alloc_experts(struct loader *l, struct weight *each, size_t *
 
 /* A tensor of an expert, and its rows [n0, n0 + rows) of the weight. */
 struct expert_part {
-    uint32_t expert, n0, rows;
-    char name[160];
+    uint32_t expert, n0;
+    struct source src;
 };
 
 static struct expert_part expert_part_of(const struct plan_experts *p, uint32_t expert, uint32_t i)
 {
-    struct expert_part part = {.expert = expert, .rows = p->parts[i].rows};
+    struct expert_part part = {.expert = expert};
+    char name[160];
 
     for (uint32_t j = 0; j < i; j++)
         part.n0 += p->parts[j].rows;
-    snprintf(part.name, sizeof part.name, "%s%s.%u.%s.weight", p->prefix, p->experts, expert,
+    snprintf(name, sizeof name, "%s%s.%u.%s.weight", p->prefix, p->experts, expert,
              p->parts[i].name);
+    part.src = source_of(name, p->parts[i].rows, p->parts[i].split);
     return part;
 }
 
@@ -325,7 +426,7 @@ static enum status choose_of_experts(struct loader *l, const struct plan_experts
         struct expert_part part = expert_part_of(p, i / p->n_parts, i % p->n_parts);
         const struct tensor *t;
 
-        s = find_tensor(l, part.name, part.rows, p->k, &t);
+        s = find_source(l, &part.src, p->k, &t);
         stored_add(&stored, t);
     }
     *out = choose_quantization(l, l->config->quantization, &stored);
@@ -346,17 +447,18 @@ enum status plan_experts(struct loader *l, const struct plan_experts *p, struct 
     for (uint32_t i = 0; s == OK && i < p->n * p->n_parts; i++) {
         struct expert_part part = expert_part_of(p, i / p->n_parts, i % p->n_parts);
 
-        s = add_rows(l, &each[part.expert], part.n0, part.rows, part.name);
+        s = add_rows(l, &each[part.expert], part.n0, &part.src);
     }
     return s;
 }
 
 static enum status add_norm(struct loader *l, float **vec, uint32_t n, const char *name)
 {
+    struct source src = source_of(name, n, PLAN_WHOLE);
     enum status s = alloc_vec(l, vec, n);
 
     if (s == OK)
-        s = add_vec(l, *vec, n, name, 1);
+        s = add_vec(l, *vec, &src, 1);
     if (s == OK && plan_model(l)->norm == NORM_RMS_PLUS_ONE)
         l->jobs[l->n_jobs - 1].offset = 1;
     return s;
@@ -379,7 +481,8 @@ static enum status add_norm_bias(struct loader *l, float **vec, uint32_t n, cons
     enum status s = alloc_vec(l, vec, n);
 
     snprintf(tensor, sizeof tensor, "%.*sbias", len, weight);
-    return s == OK ? add_vec(l, *vec, n, tensor, 0) : s;
+    struct source src = source_of(tensor, n, PLAN_WHOLE);
+    return s == OK ? add_vec(l, *vec, &src, 0) : s;
 }
 
 enum status plan_norm_bias(struct loader *l, float **vec, uint32_t n, const char *prefix,
@@ -451,24 +554,33 @@ enum status plan_embedding(struct loader *l, const char *tensor)
     return add_packed_embedding(l, job, q);
 }
 
-enum status plan_output(struct loader *l, const char *norm, const char *head)
+void weights_share_output(struct loader *l)
+{
+    uint32_t n_ranks = plan_n_ranks(l), n = l->config->model->n_vocab / n_ranks;
+    struct weight *w = &l->w->output;
+    struct pack_range ranges[2];
+
+    if (n_ranks == 1 || !w->data || w->group || w->n != n * n_ranks)
+        return;
+    pack_row_ranges(w, l->config->rank * n, n, ranges);
+    w->data = (const unsigned char *)w->data + ranges[0].offset;
+    w->n = n;
+}
+
+/* Plan the output layer with a tensor of its own, or the embedding's. */
+static enum status add_output(struct loader *l, const char *name)
 {
     const struct model_config *m = l->config->model;
-    const char *name = m->tied ? l->embedding : head;
-    const struct tensor *t = NULL;
     struct weights *w = l->w;
-    enum status s = add_norm(l, &w->final_norm, m->dim, norm);
+    uint32_t n = plan_n_ranks(l);
+    bool is_shared = !m->tied && m->n_vocab % n == 0;
+    struct source src = source_of(name, is_shared ? m->n_vocab / n : m->n_vocab,
+                                  is_shared ? PLAN_ROWS : PLAN_WHOLE);
+    const struct tensor *t = NULL;
+    enum status s = find_source(l, &src, m->dim, &t);
 
-    if (s == OK && m->norm == NORM_LAYER)
-        s = add_norm_bias(l, &w->final_norm_bias, m->dim, norm);
-    if (s == OK && w->output.data)
-        return OK; /* add_packed_embedding() added the job */
-    if (s == OK && l->config->no_output && w->embedding.data)
-        return OK;
     if (s == OK)
-        s = find_tensor(l, name, m->n_vocab, m->dim, &t);
-    if (s == OK)
-        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, choose_table_quantization(l, t));
+        s = alloc_weight(l, &w->output, src.rows, m->dim, choose_table_quantization(l, t));
     if (s != OK)
         return s;
     if (!w->embedding.data)
@@ -477,7 +589,25 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
         /* pack_tied_dummy() packs it later from the generated table. */
         return OK;
     }
-    return add_rows(l, &w->output, 0, m->n_vocab, name);
+    return add_rows(l, &w->output, 0, &src);
+}
+
+enum status plan_output(struct loader *l, const char *norm, const char *head)
+{
+    const struct model_config *m = l->config->model;
+    struct weights *w = l->w;
+    enum status s = add_norm(l, &w->final_norm, m->dim, norm);
+
+    if (s == OK && m->norm == NORM_LAYER)
+        s = add_norm_bias(l, &w->final_norm_bias, m->dim, norm);
+    if (s != OK)
+        return s;
+    if (!w->output.data) { /* else add_packed_embedding() added the job */
+        if (l->config->no_output && w->embedding.data)
+            return OK;
+        s = add_output(l, m->tied ? l->embedding : head);
+    }
+    return s;
 }
 
 /* Plan a table [n, D] of floats whose rows are read one by one. */
@@ -518,7 +648,7 @@ enum status plan_types(struct loader *l, uint32_t n, const char *tensor)
 static enum status plan_f32(struct loader *l, struct weight *w, float **bias, const char *name,
                             uint32_t rows)
 {
-    const struct plan_part part = {name, rows};
+    const struct plan_part part = {name, rows, PLAN_WHOLE};
     enum status s = plan_router(l, w, plan_model(l)->dim, "", &part);
 
     return s == OK ? plan_norm_bias(l, bias, rows, "", name) : s;

@@ -16,14 +16,28 @@ struct loader;
 
 const struct model_config *plan_model(const struct loader *l);
 
+/* Ranks that share the weights; 1: each weight is whole. Shapes of all calls are a rank's. */
+uint32_t plan_n_ranks(const struct loader *l);
+/* Refuse to share the model between ranks, because of `what`; OK where there is one rank only. */
+NODISCARD enum status plan_refuses_ranks(struct loader *l, const char *what);
+
 /* Allocate the family's layer structs [n_layers], zeroed, as weights->layers. NULL: out of memory,
  * with words. */
 void *plan_layers(struct loader *l, size_t layer_bytes);
 
-/* Rows of a fused weight that come from tensors NAME.weight and NAME.bias. */
+/* How a tensor is shared between ranks. */
+enum plan_split {
+    PLAN_WHOLE = 0, /* each rank has all of it */
+    PLAN_ROWS,      /* rank r has the r-th of n equal ranges of rows, and of the bias */
+    PLAN_K /* the same of columns: the ranks' products are summed. Each has the whole bias */
+};
+
+/* Rows of a fused weight that come from tensors NAME.weight and NAME.bias. Parts of one name are
+ * ranges of one tensor, in their order. */
 struct plan_part {
     const char *name; /* behind the prefix of the layer */
     uint32_t rows;
+    enum plan_split split;
 };
 
 /* Plan a product's weight: its parts in row order, each [rows, k]. bias NULL: the model has
@@ -57,7 +71,8 @@ NODISCARD enum status plan_norm_bias(struct loader *l, float **vec, uint32_t n, 
 /* Plan weights->embedding [V, D]. */
 NODISCARD enum status plan_embedding(struct loader *l, const char *tensor);
 /* Plan weights->final_norm, its bias if the model's norms have one, and weights->output [V, D]; a
- * tied model has no tensor `head`. */
+ * tied model has no tensor `head`. Ranks share the output layer where its rows can be divided: then
+ * weights->output has V / n of them. */
 NODISCARD enum status plan_output(struct loader *l, const char *norm, const char *head);
 /* The next three are for encoders on a host device; ERR_UNSUPPORTED on another. */
 /* Plan weights->positions [n, D]: the rows of a tensor [first + n, D] behind the first ones. */

@@ -73,7 +73,7 @@ static size_t piece_out_bytes(const struct slot *p)
 static bool is_as_stored(const struct job *job)
 {
     return job->tensor && !job->tensor->codec && job->w && !job->w->group &&
-           job->tensor->dtype == job->w->dtype && job->w->stride == job->k;
+           job->tensor->dtype == job->w->dtype && job->w->stride == job->k && job->k == job->k_all;
 }
 
 /* Fill p with the next piece; false if there is none. */
@@ -131,7 +131,7 @@ static enum status start_reads(struct upload *u, uint32_t slot)
         struct aio_op op = {.fd = fd,
                             .data = p->in + at,
                             .n_bytes = n_bytes - at < u->read_bytes ? n_bytes - at : u->read_bytes,
-                            .offset = offset + p->row * row_bytes + at,
+                            .offset = offset + (p->job->row0 + p->row) * row_bytes + at,
                             .tag = slot};
         s = aio_submit(u->aio, &op, 1);
         if (s == OK)
@@ -209,6 +209,7 @@ static void pack_coded(const struct pack_job *j, uint32_t task, uint32_t row, ui
     struct coded_rows rows = weights_read_codes(job, j->p->row + row, n_rows, memory);
 
     weights_check_codes(j->l, job, task, &rows, n_rows);
+    weights_keep_codes(job, &rows, n_rows);
     clear_rows(j->p, &w, row, n_rows);
     pack_coded_rows(&w, row, rows.codes, rows.scales, rows.offsets, job->tensor->code_group,
                     n_rows);
@@ -250,15 +251,19 @@ static void pack_task(void *arg, uint32_t task)
         return;
     }
     if (job->tensor && job->tensor->codec) {
-        job->tensor->codec->read_rows(job->tensor, p->row + row, n_rows, (float *)(void *)src);
+        job->tensor->codec->read_rows(job->tensor, job->row0 + p->row + row, n_rows,
+                                      (float *)(void *)src);
         weights_forget_rows(job, p->row + row, n_rows);
     }
     if (job->tensor)
         weights_check_rows(j->l, job, task_of_all, src, n_rows);
     if (job->vec)
         weights_make_vec(job, src, n_rows, (float *)(void *)p->out + row);
-    else if (!is_as_stored(job))
+    else if (!is_as_stored(job)) {
+        if (job->tensor)
+            weights_keep_columns(job, src, n_rows);
         pack_matrix(p, row, n_rows, src);
+    }
 }
 
 /* --- copying --- */

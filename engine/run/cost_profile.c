@@ -547,7 +547,7 @@ static enum status tune(const struct cost_profile_config *c)
         return OK;
     n_most = n_most < c->n_rows_max ? n_most : c->n_rows_max;
     n_most = n_most < c->n_tokens_max ? n_most : c->n_tokens_max;
-    device_tune(c->device, true);
+    forward_tune(c->forward, true);
     for (bool is_half = false; s == OK && left > 2 * seconds; is_half = !is_half) {
         s = run_step(&r, 0, (uint32_t)(n < n_most ? n : n_most), 1, &seconds);
         left -= seconds;
@@ -555,7 +555,7 @@ static enum status tune(const struct cost_profile_config *c)
             break;
         n = is_half ? n / 3 * 4 : n / 2 * 3;
     }
-    device_tune(c->device, false);
+    forward_tune(c->forward, false);
     return s;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/model/family.h"
+#include "engine/run/ranks.h"
 #include "engine/run/segment_work.h"
 #include "engine/run/staging.h"
 #include "engine/run/step_graphs.h"
@@ -21,6 +22,9 @@ struct forward {
     uint16_t *rounded;        /* step.rounded in steps without adapters */
     float *out_x;             /* [R, D] rows that want logits */
     float *logits;            /* [R, V]; with c.hidden the same memory as out_x */
+    float *part_logits;       /* [R, V / n] where devices share the output layer; else NULL */
+    uint32_t n_sums;          /* over the group, in this step */
+    bool has_gathered;        /* the logits of all devices were gathered in this step */
     float *host_logits;
     struct staging *staging;
     struct queries *queries;    /* NULL: no sequence sends queries */
@@ -97,6 +101,12 @@ static uint32_t out_width(const struct forward_config *c)
     return c->hidden ? c->model->dim : c->model->n_vocab;
 }
 
+/* Whether this device has a part of the output layer. */
+static bool shares_output(const struct forward_config *c)
+{
+    return !c->hidden && c->group.n > 1 && c->weights->output.n < c->model->n_vocab;
+}
+
 static bool is_on_gpu(const struct forward_config *c)
 {
     return !device_is_host(device_group_self(&c->group));
@@ -124,6 +134,8 @@ uint64_t forward_device_bytes(const struct forward_config *c)
     per_row += adapter_mid_width(c->adapter_rank);
     if (!c->hidden)
         per_out += m->n_vocab;
+    if (shares_output(c))
+        per_out += c->weights->output.n;
     return (c->n_rows_max * per_row + c->n_out_max * per_out +
             n_cos_sin_tables(m) * (uint64_t)cos_sin_size(c)) *
                sizeof(float) +
@@ -151,6 +163,9 @@ static enum status alloc_buffers(struct forward *f)
             return ERR_NOMEM;
     f->out_x = alloc_floats(f, f->c.n_out_max, m->dim);
     f->logits = f->c.hidden ? f->out_x : alloc_floats(f, f->c.n_out_max, m->n_vocab);
+    if (shares_output(&f->c) &&
+        !(f->part_logits = alloc_floats(f, f->c.n_out_max, f->c.weights->output.n)))
+        return ERR_NOMEM;
     p->cos_sin = f->cos_sin = alloc_floats(f, n_cos_sin_tables(m), cos_sin_size(&f->c));
     p->cos_sin_local = p->cos_sin;
     if (n_cos_sin_tables(m) > 1)
@@ -174,7 +189,8 @@ enum status forward_create(struct forward **out, const struct forward_config *co
                                   .ops = config->ops ? config->ops : device_ops(f->device),
                                   .model = config->model,
                                   .weights = config->weights,
-                                  .n_pos = config->n_pos};
+                                  .n_pos = config->n_pos,
+                                  .n_sums = &f->n_sums};
     if (config->model->family->is_encoder || (config->group.n > 1 && !f->step.ops->all_reduce))
         s = ERR_UNSUPPORTED;
     else
@@ -192,7 +208,7 @@ enum status forward_create(struct forward **out, const struct forward_config *co
         s = make_cos_sin(f);
     if (s == OK && is_on_gpu(config))
         s = segment_work_create(&f->work, config->n_blocks_max);
-    if (s == OK && config->graphs && is_on_gpu(config))
+    if (s == OK && config->graphs && is_on_gpu(config) && config->group.n == 1)
         s = step_graphs_create(&f->graphs, f->device);
     if (s == OK && config->queries)
         s = queries_create(&f->queries,
@@ -216,9 +232,9 @@ void forward_destroy(struct forward *f)
         return;
     step_graphs_destroy(f->graphs);
     segment_work_destroy(f->work);
-    void *all[] = {f->step.x,           f->step.xn, f->rounded,
-                   f->step.adapter_mid, f->out_x,   f->c.hidden ? NULL : f->logits,
-                   f->cos_sin};
+    void *all[] = {f->step.x,           f->step.xn,    f->rounded,
+                   f->step.adapter_mid, f->out_x,      f->c.hidden ? NULL : f->logits,
+                   f->cos_sin,          f->part_logits};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         device_free(f->device, all[i]);
     for (size_t i = 0; i < LAYER_N_BUFFERS_MAX; i++)
@@ -263,14 +279,14 @@ static enum status stage_batch(struct forward *f, const struct batch *b,
     struct staging *g = f->staging;
     enum status s = staging_begin(g);
 
-    if (s != OK)
-        return s;
     p->n_rows = bucket ? bucket->n_rows : b->n_rows;
     p->n_seqs = bucket ? bucket->n_rows : b->n_seqs;
     p->seq_rows_most = b->seq_rows_most;
     p->n_segments = bucket ? bucket->n_segments : b->n_segments;
     p->seq_segments_most = bucket ? bucket->n_segments : b->seq_segments_most;
     f->n_out = bucket ? bucket->n_rows : b->n_out;
+    if (s != OK)
+        return s;
     f->ids = staging_add(g, b->ids, p->n_rows * sizeof *b->ids);
     p->pos = staging_add(g, b->pos, p->n_rows * sizeof *b->pos);
     p->slot_block = staging_add(g, b->slot_block, p->n_rows * sizeof *b->slot_block);
@@ -300,28 +316,53 @@ static enum status embed(struct forward *f)
     return layer_scale(&f->step, p.n_rows, p.dim, p.out, m->embed_scale, 0, false, p.out);
 }
 
-/* Compute the result of rows [n]; the array lies where ops can read it. */
+/* Bring the devices' parts of n rows of logits together on the first one. */
+static enum status gather_logits(struct forward *f, uint32_t n)
+{
+    struct all_gather_params p = {.n_rows = n,
+                                  .n_cols = f->c.weights->output.n,
+                                  .x = f->part_logits,
+                                  .out = f->c.group.rank == 0 ? f->logits : NULL};
+
+    f->has_gathered = true; /* whatever the op answers, this device took part */
+    return device_all_gather(f->device, NULL, &p);
+}
+
+/* Compute the result of rows [n]; the array lies where ops can read it. An output layer that is not
+ * shared is the first device's. */
 static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t n)
 {
     const struct model_config *m = f->c.model;
     const struct weights *w = f->c.weights;
     struct gather_params p = {
         .n_rows = n, .dim = m->dim, .x = f->step.x, .rows = rows, .out = f->out_x};
+    float *out = f->part_logits ? f->part_logits : f->logits;
     const float *in;
     enum status s;
 
-    if (n == 0)
+    if (n == 0 || (f->c.group.rank > 0 && !f->part_logits))
         return OK;
     if ((s = f->step.ops->gather(f->device, NULL, &p)) != OK ||
         (s = layer_norm_for(&f->step, n, f->out_x, w->final_norm, w->final_norm_bias,
                             f->c.hidden ? NULL : &w->output, f->out_x, &in)) != OK)
         return s;
     if (!f->c.hidden)
-        s = layer_product(&f->step, n, in, &w->output, w->first, NULL, f->logits);
+        s = layer_product(&f->step, n, in, &w->output, w->first, NULL, out);
     if (s == OK && !f->c.hidden && (m->logit_scale > 0 || m->logit_cap > 0))
-        s = layer_scale(&f->step, n, m->n_vocab, f->logits, m->logit_scale, m->logit_cap, false,
-                        f->logits);
-    return s;
+        s = layer_scale(&f->step, n, w->output.n, out, m->logit_scale, m->logit_cap, false, out);
+    return s == OK && f->part_logits ? gather_logits(f, n) : s;
+}
+
+/* Take part in the collectives that a step which failed halfway has left out, because the other
+ * devices wait in them. Nothing of the result is read. */
+static void finish_collectives(struct forward *f, uint32_t n_sums, uint32_t n_out)
+{
+    struct all_reduce_params sum = {.n = (size_t)f->step.n_rows * f->c.model->dim, .x = f->step.x};
+
+    for (; f->n_sums < n_sums; f->n_sums++)
+        (void)f->step.ops->all_reduce(f->device, NULL, &sum);
+    if (f->part_logits && n_out > 0 && !f->has_gathered)
+        (void)gather_logits(f, n_out);
 }
 
 /* Bring the results of n rows to where the caller reads them. */
@@ -385,6 +426,30 @@ static bool choose_bucket(const struct forward *f, struct batch *b, const struct
     return true;
 }
 
+/* Enqueue the step on this device. */
+static enum status launch(struct forward *f, struct batch *b, const struct kv_pool *pools,
+                          const struct step_bucket *bucket)
+{
+    enum status s = stage_batch(f, b, bucket);
+
+    f->n_sums = 0;
+    f->has_gathered = false;
+    f->step.pool = &pools[f->c.group.rank];
+    begin_queries(f, b);
+    begin_adapters(f, b);
+    if (s == OK)
+        s = bucket ? step_graphs_run(f->graphs, bucket, run_ops, f) : run_ops(f);
+    if (s != OK && f->c.group.n > 1)
+        finish_collectives(f, FORWARD_SUMS_PER_LAYER * f->c.model->n_layers, f->n_out);
+    return s;
+}
+
+enum status forward_launch(struct forward *f, struct batch *b, const struct kv_pool *pools)
+{
+    ASSERT(!f->graphs);
+    return launch(f, b, pools, NULL);
+}
+
 enum status forward_run(struct forward *f, struct batch *b, const struct kv_pool *pool,
                         float **logits)
 {
@@ -392,28 +457,45 @@ enum status forward_run(struct forward *f, struct batch *b, const struct kv_pool
 
     ASSERT(b->n_rows <= f->c.n_rows_max && b->n_out <= f->c.n_out_max);
     bool repeats = choose_bucket(f, b, pool, &bucket);
-    enum status s = stage_batch(f, b, repeats ? &bucket : NULL);
-
-    f->step.pool = pool;
-    begin_queries(f, b);
-    begin_adapters(f, b);
-    if (s == OK)
-        s = repeats ? step_graphs_run(f->graphs, &bucket, run_ops, f) : run_ops(f);
+    if (f->c.ranks)
+        ranks_begin(f->c.ranks, b, pool);
+    enum status s = launch(f, b, pool, repeats ? &bucket : NULL);
+    if (f->c.ranks)
+        s = ranks_end(f->c.ranks, s);
     return s == OK ? take_output(f, b->n_out, logits) : s;
 }
 
-enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
+enum status forward_launch_logits(struct forward *f, const uint32_t *rows, uint32_t n)
 {
     enum status s = staging_begin(f->staging);
 
     ASSERT(n <= f->c.n_out_max);
-    if (s != OK)
-        return s;
-    rows = staging_add(f->staging, rows, n * sizeof *rows);
-    s = staging_send(f->staging);
+    f->has_gathered = false;
+    if (s == OK) {
+        rows = staging_add(f->staging, rows, n * sizeof *rows);
+        s = staging_send(f->staging);
+    }
     if (s == OK)
         s = run_output(f, rows, n);
+    if (s != OK && f->c.group.n > 1)
+        finish_collectives(f, 0, n);
+    return s;
+}
+
+enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
+{
+    if (f->c.ranks)
+        ranks_begin_logits(f->c.ranks, rows, n);
+    enum status s = forward_launch_logits(f, rows, n);
+    if (f->c.ranks)
+        s = ranks_end(f->c.ranks, s);
     return s == OK ? take_output(f, n, logits) : s;
+}
+
+void forward_tune(struct forward *f, bool on)
+{
+    for (uint32_t i = 0; i < f->c.group.n; i++)
+        device_tune(f->c.group.devices[i], on);
 }
 
 void forward_forget(struct forward *f)

@@ -21,6 +21,7 @@
 #define CUBLAS_WORKSPACE_BYTES ((size_t)32 << 20)
 
 struct gemm_plans; /* defined in gemm_cublas.cu */
+struct collective; /* defined in collective.cu */
 
 struct cuda_context {
     struct device_config config;
@@ -43,14 +44,27 @@ struct cuda_context {
                                      (m, l) of all */
     size_t n_partial_segs;
     uint32_t *n_routed;           /* blocks of route_kernel() that have ended; 0 between launches */
+    struct collective *collective; /* NULL: the device is in no group */
     bool failed;
     char failure[256];
 };
 
-/* The context of a device that runs an op. */
+/* Make the context's device the one that calls of this thread are about. A device that cannot be
+ * made current has failed. */
+void cuda_make_current(struct cuda_context *c);
+
+/* The context of a backend's state, or of a device that runs an op: made current. */
+static inline struct cuda_context *cuda_context_from(void *state)
+{
+    struct cuda_context *c = static_cast<struct cuda_context *>(state);
+
+    cuda_make_current(c);
+    return c;
+}
+
 static inline struct cuda_context *cuda_context_of(struct device *d)
 {
-    return static_cast<struct cuda_context *>(device_backend_state(d));
+    return cuda_context_from(device_backend_state(d));
 }
 
 static inline cudaStream_t cuda_stream_of(struct cuda_context *c, struct stream *s)
@@ -60,6 +74,8 @@ static inline cudaStream_t cuda_stream_of(struct cuda_context *c, struct stream 
 
 /* Return OK, ERR_NOMEM or ERR_INTERNAL, and log a failure once. `what` names the call. */
 NODISCARD enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what);
+/* Mark the context as failed, for the reason `words`; a reason from before is kept. Any thread. */
+void cuda_fail(struct cuda_context *c, const char *words);
 /* To be called after a launch: cuda_check(c, cudaGetLastError(), kernel). */
 NODISCARD enum status cuda_launched(struct cuda_context *c, const char *kernel);
 
@@ -75,6 +91,13 @@ enum status cuda_sums(struct cuda_context *c, struct stream *s, const void *cons
 
 /* Of the backend's table, in gemm_cublas.cu. */
 void cuda_tune(void *state, bool on);
+
+/* Of the backend's table, in collective.cu. */
+enum status cuda_connect(void *const *states, uint32_t n, struct buf *why);
+void cuda_end_group(void *state, const char *words);
+enum status cuda_all_gather(void *state, struct stream *s, const struct all_gather_params *p);
+/* Leave the group; the context's streams are idle, or it has failed. */
+void collective_destroy(struct cuda_context *c);
 
 /* Allow the kernels of products their shared memory. */
 NODISCARD enum status gemm_prepare(struct cuda_context *c);

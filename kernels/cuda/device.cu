@@ -45,9 +45,12 @@ bool cuda_kernel_list_add(const void *kernel)
     return true;
 }
 
+/* The device of the calling thread: a new thread has the first one. */
+static __thread uint32_t current_ordinal;
+
 static struct cuda_context *context_of(void *state)
 {
-    return static_cast<struct cuda_context *>(state);
+    return cuda_context_from(state);
 }
 
 static struct cuda_device *device_of(struct cuda_context *c)
@@ -85,20 +88,52 @@ static bool is_harmless(cudaError_t e)
     }
 }
 
-/* The message of the first failure is kept. */
-static void mark_failed(struct cuda_context *c, cudaError_t e, const char *what)
+/* The message of the first failure is kept. Returns whether this is the first. */
+static bool set_failed(struct cuda_context *c, const char *words)
 {
     struct cuda_device *d = device_of(c);
 
     pthread_mutex_lock(&d->lock);
-    if (!has_failed(c)) {
-        snprintf(c->failure, sizeof(c->failure), "%s: %s (%s)", what, cudaGetErrorName(e),
-                 cudaGetErrorString(e));
+    bool is_first = !has_failed(c);
+    if (is_first) {
+        snprintf(c->failure, sizeof(c->failure), "%s", words);
         __atomic_store_n(&c->failed, true, __ATOMIC_RELEASE);
-        log_event(LOG_ERROR, "the GPU failed", "call=\"%s\" error=%s words=\"%s\"", what,
-                  cudaGetErrorName(e), cudaGetErrorString(e));
     }
     pthread_mutex_unlock(&d->lock);
+    return is_first;
+}
+
+static void mark_failed(struct cuda_context *c, cudaError_t e, const char *what)
+{
+    char words[sizeof(c->failure)];
+
+    snprintf(words, sizeof(words), "%s: %s (%s)", what, cudaGetErrorName(e),
+             cudaGetErrorString(e));
+    if (set_failed(c, words))
+        log_event(LOG_ERROR, "the GPU failed", "gpu=%u call=\"%s\" error=%s words=\"%s\"",
+                  c->config.ordinal, what, cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+void cuda_fail(struct cuda_context *c, const char *words)
+{
+    if (set_failed(c, words))
+        log_event(LOG_ERROR, "the GPU cannot go on", "gpu=%u why=\"%s\"", c->config.ordinal,
+                  words);
+}
+
+/* Otherwise calls would be about another device. Before select_device() the context has nothing. */
+void cuda_make_current(struct cuda_context *c)
+{
+    if (c->config.ordinal == current_ordinal || c->n_sms == 0)
+        return;
+    cudaError_t e = cudaSetDevice((int)c->config.ordinal);
+
+    if (e == cudaSuccess) {
+        current_ordinal = c->config.ordinal;
+        return;
+    }
+    (void)cudaGetLastError();
+    mark_failed(c, e, "cudaSetDevice");
 }
 
 enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what)
@@ -371,14 +406,21 @@ static enum status find_device(struct cuda_context *c, struct buf *why)
         return buf_why(why, ERR_UNSUPPORTED, "no GPU is visible: see what nvidia-smi lists and "
                        "what CUDA_VISIBLE_DEVICES allows, or use the CPU");
     }
-    return check_open(c, e, "cudaGetDeviceCount", why);
+    enum status s = check_open(c, e, "cudaGetDeviceCount", why);
+    if (s == OK && c->config.ordinal >= (uint32_t)n)
+        return buf_why(why, ERR_UNSUPPORTED, "GPU number %u is wanted, and %d are visible: see "
+                       "what nvidia-smi lists and what CUDA_VISIBLE_DEVICES allows",
+                       c->config.ordinal + 1, n);
+    return s;
 }
 
-/* Use device 0: the first one that CUDA_VISIBLE_DEVICES names, and the default of every thread. */
+/* Ordinals count the devices that CUDA_VISIBLE_DEVICES names. */
 static enum status select_device(struct cuda_context *c, struct buf *why)
 {
     struct cudaDeviceProp p;
-    enum status s = check_open(c, cudaGetDeviceProperties(&p, 0), "cudaGetDeviceProperties", why);
+    int ordinal = (int)c->config.ordinal;
+    enum status s = check_open(c, cudaGetDeviceProperties(&p, ordinal), "cudaGetDeviceProperties",
+                               why);
 
     if (s != OK)
         return s;
@@ -391,9 +433,10 @@ static enum status select_device(struct cuda_context *c, struct buf *why)
     cuda_ops_init(c);
     c->n_sms = p.multiProcessorCount;
     c->shared_max = p.sharedMemPerBlockOptin;
+    cuda_make_current(c); /* the flags are those of this thread's device */
     s = check_open(c, cudaSetDeviceFlags(cudaDeviceScheduleYield), "cudaSetDeviceFlags", why);
     if (s == OK) /* creates the context */
-        s = check_open(c, cudaSetDevice(0), "cudaSetDevice", why);
+        s = check_open(c, cudaSetDevice(ordinal), "cudaSetDevice", why);
     if (s == OK)
         log_event(LOG_INFO, "GPU", "name=\"%s\" compute_capability=%d.%d multiprocessors=%d "
                   "memory_mib=%zu", p.name, p.major, p.minor, c->n_sms, p.totalGlobalMem >> 20);
@@ -492,6 +535,7 @@ static void cuda_close(void *state)
     for (int i = 0; i < DEVICE_STREAM_COUNT; i++)
         if (c->streams[i])
             check_and_go_on(c, cudaStreamSynchronize(c->streams[i]), "cudaStreamSynchronize");
+    collective_destroy(c);
     gemm_plans_destroy(c);
     if (c->arranged)
         check_and_go_on(c, cudaFree(c->arranged), "cudaFree");
@@ -686,5 +730,5 @@ const struct device_backend tarn_cuda_backend = {
     cuda_event_order,   cuda_event_query,  cuda_event_wait,    cuda_graph_begin,
     cuda_graph_end,     cuda_graph_launch, cuda_graph_destroy, cuda_tune,
     cuda_copy,          cuda_crc32c,       cuda_export,        cuda_map,
-    cuda_unmap,
+    cuda_unmap,         cuda_connect,      cuda_end_group,     cuda_all_gather,
 };

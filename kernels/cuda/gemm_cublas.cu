@@ -405,7 +405,7 @@ static enum status tune(struct cuda_context *c, cudaStream_t stream, const struc
 
 void cuda_tune(void *state, bool on)
 {
-    struct cuda_context *c = static_cast<struct cuda_context *>(state);
+    struct cuda_context *c = cuda_context_from(state);
     struct gemm_plans *d = c->plans;
 
     if (c->failed || on == (d->end != NULL))

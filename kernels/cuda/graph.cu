@@ -6,7 +6,7 @@
 
 enum status cuda_graph_begin(void *state)
 {
-    struct cuda_context *c = static_cast<struct cuda_context *>(state);
+    struct cuda_context *c = cuda_context_from(state);
 
     if (c->failed)
         return ERR_INTERNAL;
@@ -17,7 +17,7 @@ enum status cuda_graph_begin(void *state)
 
 enum status cuda_graph_end(void *state, struct device_graph **out)
 {
-    struct cuda_context *c = static_cast<struct cuda_context *>(state);
+    struct cuda_context *c = cuda_context_from(state);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t made = NULL;
 
@@ -40,7 +40,7 @@ enum status cuda_graph_end(void *state, struct device_graph **out)
 
 enum status cuda_graph_launch(void *state, const struct device_graph *g)
 {
-    struct cuda_context *c = static_cast<struct cuda_context *>(state);
+    struct cuda_context *c = cuda_context_from(state);
     cudaGraphExec_t graph =
         reinterpret_cast<cudaGraphExec_t>(const_cast<struct device_graph *>(g));
 
@@ -51,7 +51,7 @@ enum status cuda_graph_launch(void *state, const struct device_graph *g)
 
 void cuda_graph_destroy(void *state, struct device_graph *g)
 {
-    struct cuda_context *c = static_cast<struct cuda_context *>(state);
+    struct cuda_context *c = cuda_context_from(state);
     enum status s = cuda_check(
         c, cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(g)), "cudaGraphExecDestroy");
 

@@ -14,6 +14,7 @@ void cuda_ops_init(struct cuda_context *c)
 {
     snprintf(c->ops_name, sizeof(c->ops_name), "cuda-sm%d%d%s", c->major, c->minor,
              c->config.batch_invariant ? "-invariant" : c->has_wgmma ? "-wgmma" : "");
+    /* all_reduce comes with a group: collective.cu. */
     c->ops = {c->ops_name,    NUMERIC_VERSION, cuda_embed,     cuda_rmsnorm,    cuda_gemm,
               cuda_rope_kv,   cuda_attention,  cuda_silu_mul,  cuda_gather,     NULL,
               NULL,           cuda_kv_gather,  cuda_kv_scatter, NULL,           cuda_sample,

@@ -6,6 +6,7 @@ set(TARN_CUDA_SOURCES
     attn_launch.cu
     attn_plain.cu
     attn_prefill.cu
+    collective.cu
     crc32c.cu
     device.cu
     embed.cu

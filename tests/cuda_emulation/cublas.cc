@@ -325,7 +325,8 @@ static bool on_device(const void *p, const cublasLtMatrixLayoutOpaque_t *m)
     const allocation *a = memory_find(
         p, ((size_t)(m->cols - 1) * (size_t)m->ld + m->rows) * type_bytes(m->type));
 
-    return a && a->on_device && reinterpret_cast<uintptr_t>(p) % type_bytes(m->type) == 0;
+    return a && a->device == device_current() &&
+           reinterpret_cast<uintptr_t>(p) % type_bytes(m->type) == 0;
 }
 
 static uint64_t products_by[ALGORITHMS];
@@ -367,7 +368,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
         emulation_die("cublasLtMatmul: an operand does not lie in device memory as a whole");
     if (workspace_bytes) {
         const allocation *w = memory_find(workspace, workspace_bytes);
-        if (!w || !w->on_device || reinterpret_cast<uintptr_t>(workspace) % 16)
+        if (!w || w->device != device_current() || reinterpret_cast<uintptr_t>(workspace) % 16)
             emulation_die("cublasLtMatmul: the workspace does not lie in device memory as a whole");
     }
     if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && !memory_find(d->bias, 4 * out_layout->rows))

@@ -9,11 +9,11 @@
  * Environment:
  *   TARN_EMULATION_SEED=n       seed of all random choices (default 1)
  *   TARN_EMULATION_PROTECT=0    let host code access device memory (default: it faults)
- *   TARN_EMULATION_MEMORY_MB=n  memory of the device (default 1024)
+ *   TARN_EMULATION_MEMORY_MB=n  memory of a device (default 1024)
  *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
  *   TARN_EMULATION_WGMMA=1      products by wgmma take less time than by mma.sync (default: more)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
- *   TARN_EMULATION_DEVICES=0    emulate a machine without a GPU
+ *   TARN_EMULATION_DEVICES=n    number of GPUs, 0 to 8 (default 1)
  *   TARN_EMULATION_TRACE=FILE   a line for each kernel that ran (trace.cc)
  *
  * C and C++. Not part of the real runtime: a test that also runs on a GPU must not call these.

@@ -66,11 +66,13 @@ bool shared_holds(const void *kernel, const void *p, size_t n_bytes);
 void trace_kernel(const char *name, dim3 blocks, dim3 block);
 void trace_product(uint64_t n_outputs, uint64_t n_rows, uint64_t k);
 
-/* memory.cc */
+/* memory.cc. A device is a number from 0 on; memory of the host is PINNED. */
+#define DEVICES_MAX 8
+#define PINNED_MEMORY (-1)
 struct allocation {
     char *base;
     size_t n_bytes;
-    bool on_device;
+    int device; /* or PINNED_MEMORY */
     void *mapping;
     size_t map_bytes;
     int fd;           /* of the file behind memory that other processes may map; -1: none */
@@ -78,22 +80,31 @@ struct allocation {
     uint32_t n_opens; /* of these, by handle */
     uint64_t file;    /* number of that file */
 };
-void *memory_alloc(size_t n_bytes, bool on_device); /* NULL: out of memory */
-bool memory_free(void *p, bool on_device);          /* false: not an allocation of this kind */
+void *memory_alloc(size_t n_bytes, int device); /* NULL: out of memory */
+bool memory_free(void *p, bool on_device);      /* false: not an allocation of this kind */
 /* The allocation that holds all of [p, p + n_bytes), or NULL. */
 const struct allocation *memory_find(const void *p, size_t n_bytes);
 /* Let other processes map the memory that begins at p, and write a handle. */
 cudaError_t memory_export(void *p, cudaIpcMemHandle_t *handle);
 cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle);
 bool memory_return(void *p); /* false: not memory of another process */
-void memory_info(size_t *n_free, size_t *n_total);
+void memory_info(int device, size_t *n_free, size_t *n_total);
 void memory_set(void *p, int byte, size_t n_bytes);
-void memory_open(void); /* allow access to device memory, while the device works */
+/* Between memory_open() and memory_close() devices work. The memory of the one that memory_use()
+ * named last can be accessed, and that of no other. */
+void memory_open(void);
+void memory_use(int device);
 void memory_close(void);
 
-/* runtime.cc: enqueue work for cublas.cc, and count a call. */
+/* streams.cc: enqueue work for cublas.cc and nccl.cc, which begins when ready() says so. */
 void stream_enqueue(cudaStream_t s, std::function<void()> run);
+void stream_enqueue_when(cudaStream_t s, std::function<bool()> ready, std::function<void()> run);
+/* The device of a stream; -1: there is no such stream. */
+int stream_device(cudaStream_t s);
+/* runtime.cc: count a call; the number of devices; the calling thread's device. */
 cudaError_t call_enter(const char *name);
+int device_count(void);
+int device_current(void);
 /* Work that runs now takes so much longer, as events see it. */
 void stream_takes(double seconds);
 unsigned long env_number(const char *name, unsigned long otherwise);

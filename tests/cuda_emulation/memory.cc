@@ -1,8 +1,8 @@
 /* memory.cc - device and pinned memory, with checked bounds of each allocation.
  *
- * Device memory is accessible only while the device works. At other times a host access through a
- * device pointer faults (or AddressSanitizer reports it), as on a real machine. New memory holds
- * 0xff: NaN floats, huge indices.
+ * Device memory is accessible only while its device works. At other times, and while another
+ * device works, an access faults (or AddressSanitizer reports it), as on a real machine without
+ * access from peer to peer. New memory holds 0xff: NaN floats, huge indices.
  *
  * Memory that is shared with other processes (CUDA IPC) becomes a file without a name at the same
  * address when its handle is asked for. Other processes open the file in /proc while the owner
@@ -26,8 +26,9 @@
 #define HANDLE_MAGIC UINT64_C(0x54524E454D554950)
 
 static std::map<const char *, allocation> allocations;
-static size_t n_device_bytes;
+static size_t n_device_bytes[DEVICES_MAX];
 static int n_open;
+static int open_device = PINNED_MEMORY; /* whose memory can be accessed; PINNED_MEMORY: no one's */
 
 static bool protects(void)
 {
@@ -50,7 +51,7 @@ static size_t page_bytes(void)
 
 static bool has_pages(const allocation *a)
 {
-    return a->on_device && a->n_bytes >= SHARED_BYTES_MIN;
+    return a->device != PINNED_MEMORY && a->n_bytes >= SHARED_BYTES_MIN;
 }
 
 /* Red zones after the exact length. */
@@ -133,15 +134,15 @@ static size_t slack_bytes(const allocation *a)
                                     a->n_bytes;
 }
 
-void *memory_alloc(size_t n_bytes, bool on_device)
+void *memory_alloc(size_t n_bytes, int device)
 {
     allocation a = {};
 
     a.n_bytes = n_bytes;
-    a.on_device = on_device;
+    a.device = device;
     a.fd = -1;
 
-    if (on_device && n_device_bytes + n_bytes > capacity())
+    if (device != PINNED_MEMORY && n_device_bytes[device] + n_bytes > capacity())
         return nullptr;
     if (!map_memory(&a))
         return nullptr;
@@ -150,9 +151,9 @@ void *memory_alloc(size_t n_bytes, bool on_device)
     memset(a.base + n_bytes - n_filled, 0xff, n_filled);
     memset(a.base + n_bytes, 0xfd, slack_bytes(&a));
     allocations[a.base] = a;
-    if (on_device) {
-        n_device_bytes += n_bytes;
-        if (protects() && !n_open)
+    if (device != PINNED_MEMORY) {
+        n_device_bytes[device] += n_bytes;
+        if (protects() && device != open_device)
             set_access(&a, false);
     }
     return a.base;
@@ -162,7 +163,8 @@ bool memory_free(void *p, bool on_device)
 {
     auto at = allocations.find(static_cast<char *>(p));
 
-    if (at == allocations.end() || at->second.on_device != on_device || at->second.is_borrowed)
+    if (at == allocations.end() || (at->second.device != PINNED_MEMORY) != on_device ||
+        at->second.is_borrowed)
         return false;
     const allocation a = at->second;
     set_access(&a, true);
@@ -174,7 +176,7 @@ bool memory_free(void *p, bool on_device)
     if (a.fd >= 0)
         close(a.fd);
     if (on_device)
-        n_device_bytes -= a.n_bytes;
+        n_device_bytes[a.device] -= a.n_bytes;
     allocations.erase(at);
     return true;
 }
@@ -190,10 +192,10 @@ const allocation *memory_find(const void *p, size_t n_bytes)
     return at + n_bytes <= a->base + a->n_bytes ? a : nullptr;
 }
 
-void memory_info(size_t *n_free, size_t *n_total)
+void memory_info(int device, size_t *n_free, size_t *n_total)
 {
     *n_total = capacity();
-    *n_free = capacity() - n_device_bytes;
+    *n_free = capacity() - n_device_bytes[device];
 }
 
 /* Fill with zeros without touching each page: the kernel supplies zero pages at the first
@@ -259,7 +261,7 @@ static bool make_file(allocation *a)
 #if EMULATION_ASAN
     __asan_poison_memory_region(a->base + a->n_bytes, a->map_bytes - a->n_bytes);
 #endif
-    if (protects() && !n_open)
+    if (protects() && a->device != open_device)
         set_access(a, false);
     if (!done) {
         close(fd);
@@ -351,7 +353,8 @@ cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle)
     if (import_again(out, &h))
         return cudaSuccess;
     a.n_bytes = h.n_bytes;
-    a.on_device = a.is_borrowed = true;
+    a.device = device_current();
+    a.is_borrowed = true;
     a.n_opens = 1;
     a.fd = -1;
     a.file = h.file;
@@ -362,7 +365,7 @@ cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle)
     if (!done)
         return cudaErrorMapBufferObjectFailed;
     allocations[a.base] = a;
-    if (protects() && !n_open)
+    if (protects() && a.device != open_device)
         set_access(&a, false);
     *out = a.base;
     return cudaSuccess;
@@ -385,12 +388,12 @@ bool memory_return(void *p)
     return true;
 }
 
-static void set_all(bool open)
+static void set_all(int device, bool open)
 {
-    if (!protects())
+    if (!protects() || device == PINNED_MEMORY)
         return;
     for (const auto &entry : allocations)
-        if (entry.second.on_device)
+        if (entry.second.device == device)
             set_access(&entry.second, open);
 }
 
@@ -407,8 +410,12 @@ static void fault(int signal_number, siginfo_t *info, void *context)
     sigaction(SIGSEGV, &outer_segv, nullptr);
     if (next != allocations.begin()) {
         const allocation &a = std::prev(next)->second;
-        fprintf(stderr, "CUDA emulation: %td bytes after the end of %zu bytes at %p\n",
-                at - (a.base + a.n_bytes), a.n_bytes, static_cast<void *>(a.base));
+        if (at < a.base + a.n_bytes)
+            fprintf(stderr, "CUDA emulation: device %d touched memory of device %d\n", open_device,
+                    a.device);
+        else
+            fprintf(stderr, "CUDA emulation: %td bytes after the end of %zu bytes at %p\n",
+                    at - (a.base + a.n_bytes), a.n_bytes, static_cast<void *>(a.base));
     }
     emulation_die("signal %d: a kernel or copy touched %p", signal_number, info->si_addr);
 }
@@ -451,13 +458,21 @@ void memory_open(void)
     if (n_open++ > 0)
         return;
     catch_faults();
-    set_all(true);
+}
+
+void memory_use(int device)
+{
+    if (device == open_device)
+        return;
+    set_all(open_device, false);
+    set_all(device, true);
+    open_device = device;
 }
 
 void memory_close(void)
 {
     if (--n_open > 0)
         return;
-    set_all(false);
+    memory_use(PINNED_MEMORY);
     catch_faults_no_more();
 }

@@ -502,6 +502,25 @@ static bool early_end(bool bug)
     return cudaDeviceSynchronize() == cudaSuccess;
 }
 
+static __global__ void fill_kernel(int *out)
+{
+    out[threadIdx.x] = 1;
+}
+
+/* The bug: a kernel of one device writes to the memory of another one. */
+static bool other_device(bool bug)
+{
+    int *own, *out;
+
+    setenv("TARN_EMULATION_DEVICES", "2", 1);
+    own = device_array(N, false);
+    if (cudaSetDevice(1) != cudaSuccess)
+        return false;
+    out = device_array(N, false);
+    LAUNCH_CHOSEN(fill_kernel, 1, N, 0, nullptr, bug ? own : out);
+    return cudaDeviceSynchronize() == cudaSuccess && (bug || equals(out, std::vector<int>(N, 1)));
+}
+
 static __global__ void add_kernel(int *out, const int *n, int fixed)
 {
     out[threadIdx.x] += n ? *n : fixed;
@@ -535,6 +554,7 @@ static bool recorded_argument(bool bug)
 const struct planted_case planted_cases[] = {
     {"an end without a wait, in a kernel that was launched early", early_end, ANYWHERE},
     {"an argument of a recording", recorded_argument, ANYWHERE},
+    {"a kernel on the device of its memory", other_device, ANYWHERE},
     {"a misaligned vector in global memory", misaligned_global, ANYWHERE},
     {"a misaligned vector in shared memory", misaligned_shared, ANYWHERE},
     {"a reduction's __syncthreads", reduction_barrier, ANYWHERE},

@@ -14,15 +14,35 @@ std::recursive_mutex runtime_lock;
 
 static uint64_t n_calls, fail_at;
 static int fail_error, dead_error;
-static cudaError_t last_error;
-static std::map<const void *, size_t> shared_allowed;
-static std::map<const void *, bool> loaded_kernels; /* by a call that is not a launch */
+static thread_local cudaError_t last_error; /* as in the real runtime */
+static thread_local int current_device;
+/* Of each device: the dynamic shared memory that kernels may have; kernels that a call other than a
+ * launch has loaded. */
+static std::map<const void *, size_t> shared_allowed[DEVICES_MAX];
+static std::map<const void *, bool> loaded_kernels[DEVICES_MAX];
 
 unsigned long env_number(const char *name, unsigned long otherwise)
 {
     const char *text = getenv(name);
 
     return text && *text ? strtoul(text, nullptr, 0) : otherwise;
+}
+
+int device_count(void)
+{
+    unsigned long n = env_number("TARN_EMULATION_DEVICES", 1);
+
+    return n < DEVICES_MAX ? (int)n : DEVICES_MAX;
+}
+
+int device_current(void)
+{
+    return current_device;
+}
+
+static bool is_device(int device)
+{
+    return device >= 0 && device < device_count();
 }
 
 static bool is_sm80(void)
@@ -77,7 +97,7 @@ cudaError_t call_enter(const char *name)
         emulation_die("%s called inside a kernel", name);
     read_environment();
     n_calls++;
-    if (env_number("TARN_EMULATION_DEVICES", 1) == 0)
+    if (device_count() == 0)
         return runtime_failed(cudaErrorNoDevice);
     if (dead_error)
         return runtime_failed((cudaError_t)dead_error);
@@ -91,21 +111,24 @@ cudaError_t call_enter(const char *name)
 cudaError_t cudaGetDeviceCount(int *n)
 {
     ENTER();
-    *n = 1;
+    *n = device_count();
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
     ENTER();
-    *device = 0;
+    *device = current_device;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
     ENTER();
-    return runtime_failed(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    if (!is_device(device))
+        return runtime_failed(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned flags)
@@ -120,7 +143,7 @@ cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags)
     ENTER();
     (void)device_flags;
     (void)flags;
-    return runtime_failed(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    return runtime_failed(is_device(device) ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
@@ -128,11 +151,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     size_t n_free;
 
     ENTER();
-    if (device != 0)
+    if (!is_device(device))
         return runtime_failed(cudaErrorInvalidDevice);
     *prop = {};
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
-    memory_info(&n_free, &prop->totalGlobalMem);
+    memory_info(device, &n_free, &prop->totalGlobalMem);
     prop->sharedMemPerBlock = STATIC_SHARED_MAX;
     prop->warpSize = 32;
     prop->maxThreadsPerBlock = 1024;
@@ -166,8 +189,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 
     ENTER();
     auto at = fixed.find(attr);
-    if (device != 0 || at == fixed.end())
-        return runtime_failed(device != 0 ? cudaErrorInvalidDevice : cudaErrorInvalidValue);
+    if (!is_device(device) || at == fixed.end())
+        return runtime_failed(is_device(device) ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
     *value = at->second;
     return cudaSuccess;
 }
@@ -175,7 +198,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 {
     ENTER();
-    memory_info(n_free, n_total);
+    memory_info(current_device, n_free, n_total);
     return cudaSuccess;
 }
 
@@ -274,7 +297,7 @@ static cudaError_t allocate(void **out, size_t n_bytes, bool on_device)
     *out = nullptr;
     if (n_bytes == 0)
         return cudaSuccess;
-    *out = memory_alloc(n_bytes, on_device);
+    *out = memory_alloc(n_bytes, on_device ? current_device : PINNED_MEMORY);
     return runtime_failed(*out ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -316,13 +339,23 @@ static where find_memory(const void *p, size_t n_bytes)
     const allocation *a = memory_find(p, n_bytes);
 
     if (a)
-        return a->on_device ? ON_DEVICE : PINNED;
+        return a->device == PINNED_MEMORY ? PINNED : ON_DEVICE;
     return memory_find(p, 0) && n_bytes > 0 && memory_find(p, 1) ? OUT_OF_BOUNDS : PAGEABLE;
 }
 
 static bool side_fits(where w, bool on_device, enum cudaMemcpyKind kind)
 {
     return w != OUT_OF_BOUNDS && (kind == cudaMemcpyDefault || (w == ON_DEVICE) == on_device);
+}
+
+/* A real device reaches the memory of another one by way of the host. Nothing here means to do
+ * that, so a copy on a stream of another device is a mistake. */
+static void check_owner(const void *p, size_t n_bytes, cudaStream_t s)
+{
+    const allocation *a = memory_find(p, n_bytes);
+
+    if (a && a->device != PINNED_MEMORY && a->device != stream_device(s))
+        emulation_die("device %d copies memory of device %d", stream_device(s), a->device);
 }
 
 /* Copy in stream order. As in the real runtime, pageable sources are read during the call, and
@@ -338,6 +371,8 @@ static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
     if (!side_fits(to, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice, kind) ||
         !side_fits(from, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice, kind))
         return runtime_failed(cudaErrorInvalidValue);
+    check_owner(dst, n_bytes, s);
+    check_owner(src, n_bytes, s);
     if (from == PAGEABLE) {
         std::string staged(static_cast<const char *>(src), n_bytes);
         stream_enqueue(s, [dst, staged] { memcpy(dst, staged.data(), staged.size()); });
@@ -389,27 +424,27 @@ cudaError_t cudaMemset(void *p, int byte, size_t n_bytes)
 cudaError_t emulation_func_set_attribute(const void *f, enum cudaFuncAttribute attr, int value)
 {
     ENTER_AS("cudaFuncSetAttribute");
-    loaded_kernels[f] = true;
+    loaded_kernels[current_device][f] = true;
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return cudaSuccess;
     if (value < 0 || (size_t)value > shared_max())
         return runtime_failed(cudaErrorInvalidValue);
-    shared_allowed[f] = (size_t)value;
+    shared_allowed[current_device][f] = (size_t)value;
     return cudaSuccess;
 }
 
 static size_t shared_allowed_to(const void *f)
 {
-    auto at = shared_allowed.find(f);
+    const std::map<const void *, size_t> &allowed = shared_allowed[current_device];
+    auto at = allowed.find(f);
 
-    return at == shared_allowed.end() || at->second < STATIC_SHARED_MAX ? STATIC_SHARED_MAX
-                                                                        : at->second;
+    return at == allowed.end() || at->second < STATIC_SHARED_MAX ? STATIC_SHARED_MAX : at->second;
 }
 
 cudaError_t emulation_func_get_attributes(struct cudaFuncAttributes *out, const void *f)
 {
     ENTER_AS("cudaFuncGetAttributes");
-    loaded_kernels[f] = true;
+    loaded_kernels[current_device][f] = true;
     *out = {0, 0, 1024, 64, (int)shared_allowed_to(f)};
     return cudaSuccess;
 }
@@ -431,7 +466,8 @@ static bool is_loaded(const void *kernel)
 {
     const char *loading = getenv("CUDA_MODULE_LOADING");
 
-    return !loading || strcmp(loading, "LAZY") != 0 || loaded_kernels.count(kernel) > 0;
+    return !loading || strcmp(loading, "LAZY") != 0 ||
+           loaded_kernels[current_device].count(kernel) > 0;
 }
 
 static thread_local bool launches_early;
@@ -469,6 +505,10 @@ void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 bloc
     if (!is_loaded(kernel))
         emulation_die("%s is loaded by its first launch, which allocates in the middle of a step",
                       name);
+    if (stream_device(s) != current_device) {
+        runtime_failed(cudaErrorInvalidResourceHandle);
+        return;
+    }
     uint64_t n_threads = (uint64_t)block.x * block.y * block.z;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
         grid.z > 65535 || n_threads == 0 || n_threads > 1024 || block.z > 64) {

@@ -14,15 +14,21 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <vector>
+
+/* With several devices other threads may still enqueue work. After this time they do not. */
+#define DEADLOCK_S 60
 
 struct CUevent_st {
     uint64_t n_recorded = 0; /* calls of cudaEventRecord */
     uint64_t n_reached = 0;  /* records that the device has reached */
     double reached_at = 0;   /* time of the last one, in seconds */
     bool timing = true;
+    int device = 0;
 };
 
 struct work {
@@ -46,9 +52,11 @@ struct CUstream_st {
     uint64_t n_queued = 0, n_done = 0;
     bool blocking = true; /* ordered with the legacy default stream */
     bool destroyed = false;
+    bool is_legacy = false;
+    int device = 0;
 };
 
-/* The first one is the legacy default stream, which is never destroyed. */
+/* Each device's legacy default stream, which is never destroyed, comes before its others. */
 static std::vector<std::unique_ptr<CUstream_st>> streams;
 /* The events that have a handle. Queued work holds references of its own. */
 static std::vector<std::shared_ptr<CUevent_st>> events;
@@ -60,11 +68,16 @@ static CUstream_st *capturing;
 static pthread_t capturing_thread;
 static bool capture_is_broken;
 
+/* The legacy default stream of the calling thread's device. */
 static CUstream_st *legacy(void)
 {
-    if (streams.empty())
-        streams.push_back(std::make_unique<CUstream_st>());
-    return streams[0].get();
+    for (const auto &s : streams)
+        if (s->is_legacy && s->device == device_current())
+            return s.get();
+    streams.push_back(std::make_unique<CUstream_st>());
+    streams.back()->is_legacy = true;
+    streams.back()->device = device_current();
+    return streams.back().get();
 }
 
 static CUstream_st *find_stream(cudaStream_t s)
@@ -87,6 +100,9 @@ static std::shared_ptr<CUevent_st> find_event(cudaEvent_t e)
     return nullptr;
 }
 
+/* Work was enqueued: another thread may wait for it. */
+static std::condition_variable_any enqueued;
+
 static void push(CUstream_st *s, work w)
 {
     if (s->capture) {
@@ -95,11 +111,11 @@ static void push(CUstream_st *s, work w)
         s->capture->work.push_back(std::move(w.run));
         return;
     }
-    if (s == legacy() || s->blocking) { /* each waits for all earlier work of the other */
+    if (s->blocking) { /* the legacy stream and others wait for all earlier work of the other */
         std::vector<std::pair<CUstream_st *, uint64_t>> before;
         for (const auto &other : streams)
-            if (other.get() != s && other->blocking && (s == legacy() || other.get() == legacy()) &&
-                other->n_done < other->n_queued)
+            if (other.get() != s && other->blocking && other->device == s->device &&
+                (s->is_legacy || other->is_legacy) && other->n_done < other->n_queued)
                 before.push_back({other.get(), other->n_queued});
         if (!before.empty()) {
             std::function<bool()> inner = w.ready;
@@ -114,10 +130,31 @@ static void push(CUstream_st *s, work w)
     }
     s->queue.push_back(std::move(w));
     s->n_queued++;
+    enqueued.notify_all();
 }
 
-/* Run one piece of work of a random stream, with device memory open. False: there is none. */
-static bool run_one(void)
+enum outcome { RAN, NO_WORK, NONE_READY };
+
+/* Giving access to another device's memory takes longer than a small kernel, so a device mostly
+ * goes on for a while. */
+static void prefer_one_device(std::vector<CUstream_st *> *ready)
+{
+    static int last;
+    std::vector<CUstream_st *> same;
+
+    if (device_count() < 2)
+        return;
+    for (CUstream_st *s : *ready)
+        if (s->device == last)
+            same.push_back(s);
+    if (!same.empty() && random_to(16) != 0)
+        *ready = same;
+    else
+        last = (*ready)[random_to((uint32_t)ready->size())]->device;
+}
+
+/* Run one piece of work of a random stream, with its device's memory open. */
+static outcome run_one(void)
 {
     std::vector<CUstream_st *> ready;
     bool waiting = false;
@@ -129,40 +166,64 @@ static bool run_one(void)
         if (!s->queue.front().ready || s->queue.front().ready())
             ready.push_back(s.get());
     }
-    if (ready.empty()) {
-        if (waiting)
-            emulation_die("deadlock: every stream with work waits for an event");
-        return false;
-    }
+    if (ready.empty())
+        return waiting ? NONE_READY : NO_WORK;
+    prefer_one_device(&ready);
     CUstream_st *s = ready[random_to((uint32_t)ready.size())];
     work w = std::move(s->queue.front());
     s->queue.pop_front();
+    memory_use(s->device);
     if (w.run)
         w.run();
     s->n_done++;
-    for (size_t i = streams.size(); i-- > 1;)
+    for (size_t i = streams.size(); i-- > 0;)
         if (streams[i]->destroyed && streams[i]->queue.empty())
             streams.erase(streams.begin() + (std::ptrdiff_t)i);
-    return true;
+    return RAN;
+}
+
+/* Let other threads enqueue what the streams of several devices wait for. The calls that come here
+ * hold the lock once. */
+static void wait_for_others(void)
+{
+    if (device_count() < 2 || enqueued.wait_for(runtime_lock, std::chrono::seconds(DEADLOCK_S)) ==
+                                  std::cv_status::timeout)
+        emulation_die("deadlock: every stream with work waits for an event");
 }
 
 template <typename Done> static void run_until(Done done)
 {
+    outcome last = RAN;
+
     if (done())
         return;
     memory_open();
-    while (!done() && run_one())
-        ;
+    while (!done() && last != NO_WORK)
+        if ((last = run_one()) == NONE_READY)
+            wait_for_others();
     memory_close();
 }
 
-void stream_enqueue(cudaStream_t handle, std::function<void()> run)
+void stream_enqueue_when(cudaStream_t handle, std::function<bool()> ready,
+                         std::function<void()> run)
 {
     CUstream_st *s = find_stream(handle);
 
     if (!s)
         emulation_die("work for a stream that does not exist");
-    push(s, {nullptr, std::move(run)});
+    push(s, {std::move(ready), std::move(run)});
+}
+
+void stream_enqueue(cudaStream_t handle, std::function<void()> run)
+{
+    stream_enqueue_when(handle, nullptr, std::move(run));
+}
+
+int stream_device(cudaStream_t handle)
+{
+    CUstream_st *s = find_stream(handle);
+
+    return s ? s->device : -1;
 }
 
 void stream_finish(cudaStream_t handle)
@@ -189,7 +250,8 @@ static void run_perhaps(void)
     if (random_to(2))
         return;
     memory_open();
-    run_one();
+    if (run_one() == NONE_READY && device_count() < 2)
+        emulation_die("deadlock: every stream with work waits for an event");
     memory_close();
 }
 
@@ -199,6 +261,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     legacy();
     streams.push_back(std::make_unique<CUstream_st>());
     streams.back()->blocking = !(flags & cudaStreamNonBlocking);
+    streams.back()->device = device_current();
     *out = streams.back().get();
     return cudaSuccess;
 }
@@ -221,7 +284,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
     if (!s)
         return runtime_failed(cudaErrorInvalidResourceHandle);
     s->destroyed = true; /* its work is still done */
-    for (size_t i = streams.size(); i-- > 1;)
+    for (size_t i = streams.size(); i-- > 0;)
         if (streams[i]->destroyed && streams[i]->queue.empty())
             streams.erase(streams.begin() + (std::ptrdiff_t)i);
     return cudaSuccess;
@@ -278,6 +341,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     ENTER();
     events.push_back(std::make_shared<CUevent_st>());
     events.back()->timing = !(flags & cudaEventDisableTiming);
+    events.back()->device = device_current();
     *out = events.back().get();
     return cudaSuccess;
 }
@@ -310,7 +374,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
     ENTER();
     CUstream_st *s = find_stream(handle);
     std::shared_ptr<CUevent_st> e = find_event(event);
-    if (!s || !e)
+    if (!s || !e || s->device != e->device)
         return runtime_failed(cudaErrorInvalidResourceHandle);
     uint64_t n = ++e->n_recorded;
     push(s, {nullptr, [e, n] {
@@ -382,7 +446,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     CUstream_st *s = find_stream(handle);
     if (!s || mode != cudaStreamCaptureModeThreadLocal)
         return runtime_failed(cudaErrorInvalidValue);
-    if (s == legacy() || capturing)
+    if (s->is_legacy || capturing)
         return runtime_failed(cudaErrorStreamCaptureUnsupported);
     s->capture = std::make_unique<CUgraph_st>();
     capturing = s;

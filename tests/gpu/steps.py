@@ -71,7 +71,9 @@ def make_steps(bin_dir: Path, work: Path) -> list[Step]:
                                       FULL_SIZE)]),
         # Memory of the device as a whole is compared: nothing else runs beside it.
         Step("device", 20, [Command("device", [str(bin_dir / "tarn-gpu-tests"), "device"])]),
-        Step("kernels", 110, kernel_tests(bin_dir, "full", FULL_SIZE), n_beside=4),
+        # Two GPUs and more; its tests skip themselves where there is one, or no NCCL.
+        Step("group", 15, [Command("group", [str(bin_dir / "tarn-gpu-tests"), "collective"])]),
+        Step("kernels", 95, kernel_tests(bin_dir, "full", FULL_SIZE), n_beside=4),
         Step("decisive", 40, [Command("decisive", [speed, "--decisive", "--max-seconds", "35",
                                                    str(work / "decisive.csv")], FULL_SIZE)]),
         Step("model", 75, [bench(bin_dir, work, "bench-8b", decode_and_prefill),

@@ -463,7 +463,7 @@ static void an_unknown_name_gets_the_nearest_one(void **state)
     assert_null(config_nearest("zzzzzzzz"));
     refuses("--modle m", no_env, "--modle: unknown option, did you mean --model?");
     refuses("--model m --max-num-seq=3", no_env, "did you mean --max-num-seqs?");
-    refuses("--model m --tensor-parallel-size 2", no_env, "--tensor-parallel-size: unknown");
+    refuses("--model m --pipeline-parallel-size 2", no_env, "--pipeline-parallel-size: unknown");
 }
 
 static void a_bad_value_names_its_option(void **state)

@@ -23,7 +23,7 @@ static char disk_path[64];
 
 static struct tier *open_device_tier(bool is_separate)
 {
-    struct tier_device_config config = {.device = device,
+    struct tier_device_config config = {.group = device_group_of(device),
                                         .block_bytes = BLOCK_BYTES,
                                         .n_blocks = N_BLOCKS,
                                         .n_shared = N_BLOCKS,

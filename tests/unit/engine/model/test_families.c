@@ -49,9 +49,13 @@ static enum status slim_plan(struct loader *l)
         s = plan_norm(l, &y[i].norm, m->dim, prefix, "norm");
         if (s == OK)
             s = plan_product(l, &y[i].qkv, NULL, m->dim, prefix,
-                             (struct plan_part[]){{"q", q}, {"k", kv}, {"v", kv}}, 3);
+                             (struct plan_part[]){{"q", q, PLAN_WHOLE},
+                                                  {"k", kv, PLAN_WHOLE},
+                                                  {"v", kv, PLAN_WHOLE}},
+                             3);
         if (s == OK)
-            s = plan_product(l, &y[i].o, NULL, q, prefix, (struct plan_part[]){{"o", m->dim}}, 1);
+            s = plan_product(l, &y[i].o, NULL, q, prefix,
+                             (struct plan_part[]){{"o", m->dim, PLAN_WHOLE}}, 1);
     }
     if (s == OK)
         s = plan_output(l, "last/norm", "head");
