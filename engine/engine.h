@@ -78,6 +78,8 @@ struct engine_config {
                                       0 and at most 1, that weights, buffers and KV may take */
     bool batch_invariant;          /* on a GPU: products in an order that no batch changes */
     bool enforce_eager;            /* on a GPU: no step is recorded and replayed */
+    bool async_scheduling;         /* on a GPU: a decode step is launched before the one before has
+                                      ended, where it may be (async.c) */
     uint32_t segment_tokens;
     bool prefix_caching;
     uint64_t kv_host_bytes;      /* of the host tier; 0: none */
@@ -317,6 +319,7 @@ struct engine_stats {
     struct contest_stats contest;
     uint64_t n_graph_steps; /* steps that a GPU replayed from a recording */
     uint64_t n_plans_ahead; /* steps planned while the previous step ran */
+    uint64_t n_async_steps; /* of those: launched, too */
     double cost_error;      /* moving mean of |expected - measured| / measured step time */
     struct hist step_s;     /* from a step's plan to its tokens */
     struct hist gap_s;      /* from a step's tokens to the launch of the next */

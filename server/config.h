@@ -64,6 +64,7 @@ struct config {
     char *numa;        /* "auto", "off" or a folder */
     bool batch_invariant;
     bool enforce_eager;
+    bool async_scheduling;
     char *dtype;
     char *quantization;
     char *quantization_group; /* "auto" or a number */

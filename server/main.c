@@ -216,6 +216,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.gpu_memory_utilization = c->gpu_memory_utilization;
     e.batch_invariant = c->batch_invariant;
     e.enforce_eager = c->enforce_eager;
+    e.async_scheduling = c->async_scheduling;
     e.segment_tokens = (uint32_t)c->kv_segment_tokens;
     e.prefix_caching = c->prefix_caching;
     e.kv_host_bytes = c->kv_host_bytes;
