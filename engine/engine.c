@@ -55,6 +55,7 @@ void engine_config_init(struct engine_config *c)
                                 .tensor_parallel_size = DEFAULT_TENSOR_PARALLEL_SIZE,
                                 .gpu_memory_utilization = DEFAULT_GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
+                                .async_scheduling = true,
                                 .prefix_caching = true,
                                 .kv_prefetch_share = DEFAULT_KV_PREFETCH_SHARE,
                                 .kv_hold_share = DEFAULT_KV_HOLD_SHARE,
@@ -530,6 +531,19 @@ static enum status create_lineup(struct engine *e, struct buf *why)
     return engine_open_lineup(e, &l, why);
 }
 
+static enum status create_jobs(struct engine *e)
+{
+    for (uint32_t i = 0; i < (e->is_async ? DEVICE_SAMPLER_TURNS : 1); i++) {
+        struct pick_job *p = &e->jobs[i].pick;
+        *p = (struct pick_job){.e = e, .turn = i};
+        p->rows = calloc(e->n_logits_max, sizeof *p->rows);
+        p->tokens = calloc(e->n_logits_max, sizeof *p->tokens);
+        if (!p->rows || !p->tokens)
+            return ERR_NOMEM;
+    }
+    return OK;
+}
+
 static enum status create_tables(struct engine *e, struct buf *why)
 {
     enum status s;
@@ -539,8 +553,8 @@ static enum status create_tables(struct engine *e, struct buf *why)
     e->intake = calloc(e->n_slots, sizeof *e->intake);
     if (!e->free_slots || !e->live_slots || !e->intake || form_worker_create(&e->form_worker) != OK)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
-    if ((s = create_sampler(e)) != OK)
-        return buf_why(why, s, "out of memory for sampling");
+    if ((s = create_jobs(e)) != OK)
+        return buf_why(why, s, "out of memory for the step buffers");
     while (e->n_free_slots < e->n_slots) {
         e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
         e->n_free_slots++;
@@ -588,6 +602,11 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
         (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, fwd.n_out_max,
                           fwd.n_blocks_max)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
+    if ((s = create_sampler(e)) != OK)
+        return buf_why(why, s, "out of memory for sampling");
+    e->is_async = async_is_possible(e);
+    if (e->is_async)
+        forward_follow(e->forward, device_sampler_ids(e->device_sampler));
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
     if (s != OK)
@@ -847,6 +866,10 @@ void engine_close(struct engine *e)
     free(e->intake);
     free(e->candidates);
     free(e->raw_logits);
+    for (size_t i = 0; i < ARRAY_SIZE(e->jobs); i++) {
+        free(e->jobs[i].pick.rows);
+        free(e->jobs[i].pick.tokens);
+    }
     pthread_mutex_destroy(&e->stats_lock);
     pthread_mutex_destroy(&e->ask_lock);
     pthread_cond_destroy(&e->answered);

@@ -80,6 +80,8 @@ struct engine_config {
     bool batch_invariant;          /* on a GPU: products in an order that no batch changes */
     bool wgmma;                    /* on a GPU: device_config.wgmma */
     bool enforce_eager;            /* on a GPU: no step is recorded and replayed */
+    bool async_scheduling;         /* on a GPU: a decode step is launched before the one before has
+                                      ended, where it may be (async.c) */
     uint32_t segment_tokens;
     bool prefix_caching;
     uint64_t kv_host_bytes;      /* of the host tier; 0: none */
@@ -320,6 +322,7 @@ struct engine_stats {
     struct contest_stats contest;
     uint64_t n_graph_steps; /* steps that a GPU replayed from a recording */
     uint64_t n_plans_ahead; /* steps planned while the previous step ran */
+    uint64_t n_async_steps; /* of those: launched, too */
     double cost_error;      /* moving mean of |expected - measured| / measured step time */
     struct hist step_s;     /* from a step's plan to its tokens */
     struct hist gap_s;      /* from a step's tokens to the launch of the next */

@@ -151,6 +151,14 @@ static void end_contest(struct engine *e)
         change_policy(e, &v);
 }
 
+bool engine_contest_is_due(const struct engine *e)
+{
+    enum contest_state state = atomic_load(&e->contest_state);
+
+    return state == CONTEST_ENDED ||
+           (state == CONTEST_NONE && e->contest_thread_runs && contest_is_due(e->contest));
+}
+
 void engine_advance_contest(struct engine *e)
 {
     enum contest_state state = atomic_load(&e->contest_state);

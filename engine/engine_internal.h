@@ -51,6 +51,36 @@ struct question {
 /* The owner of the contest: the contest thread while it runs, else the engine thread. */
 enum contest_state { CONTEST_NONE, CONTEST_RUNS, CONTEST_ENDED };
 
+/* --- pick.c --- */
+
+/* A row of logits: the next token of the slot's sequence, or the logprob of the prompt token behind
+ * position pos. */
+#define PICK_NEXT UINT32_MAX
+#define PICK_NONE UINT32_MAX
+struct pick_row {
+    uint32_t slot;  /* PICK_NONE: the row's step failed, and it gets no token */
+    uint32_t pos;   /* PICK_NEXT: the next token */
+    uint32_t ahead; /* with PICK_NEXT: tokens before it that are not known yet */
+    bool waits;     /* by pick_begin() or pick_now(): the mask is not there, and the row gets no
+                       token */
+};
+
+struct pick_job {
+    struct engine *e;
+    float *logits;
+    struct pick_row *rows;    /* [n] */
+    struct out_token *tokens; /* [n] */
+    uint32_t turn;            /* of the device_sampler */
+};
+
+/* A step that was launched: what is left of it when the next one is laid out. */
+struct step_job {
+    struct pick_job pick; /* rows and tokens [n_logits_max] are owned */
+    uint32_t n_rows;
+    uint32_t n_items;  /* at the launch */
+    uint64_t began_ns; /* its time is counted from here */
+};
+
 struct engine {
     /* Set by engine_open(), constant after. */
     struct engine_config config;
@@ -136,7 +166,12 @@ struct engine {
     uint32_t n_guesses_max;               /* of a sequence in a step; 0: no speculation */
     struct acceptance accept;             /* of the guesses of all sequences */
     struct draft_rows draft_rows;
-    struct draft_step draft_step;    /* under way */
+    struct draft_step draft_step; /* under way */
+    struct step_job jobs[DEVICE_SAMPLER_TURNS];
+    uint32_t turn;           /* of the job that is under way, or was last */
+    bool is_async;           /* steps may be launched before the one before has ended: async.c */
+    bool has_next;           /* the other job was launched, too, */
+    enum status next_status; /* with this result */
     struct draft_model *draft_model; /* NULL: none */
     struct draft_seq *draft_seqs;    /* [max_num_seqs] with a draft model */
     struct proposing proposing;
@@ -236,6 +271,8 @@ void engine_note_arrival(struct engine *e, uint32_t slot, const struct sched_req
 void engine_note_leaving(struct engine *e, uint32_t slot);
 /* Between two steps: begin a contest that is due; after one, follow its verdict. */
 void engine_advance_contest(struct engine *e);
+/* Whether engine_advance_contest() would do something. */
+bool engine_contest_is_due(const struct engine *e);
 
 /* --- engine_ask.c --- */
 
@@ -271,6 +308,21 @@ void draft_note_run(struct engine *e, struct sequence *q, uint32_t n_guessed);
 /* The guess at place `at` was right or wrong, and those before it were right. */
 void draft_verified(struct engine *e, struct sequence *q, uint32_t at, bool is_right);
 
+/* --- async.c --- */
+
+/* Whether the engine may launch a step before the one before has ended. */
+bool async_is_possible(const struct engine *e);
+/* While the step of jobs[turn] runs, and after lineup_ahead(): launch the next one too, if it may
+ * follow. Sets has_next. */
+void async_launch(struct engine *e);
+/* The step before has ended: make the one that follows it the step under way, jobs[turn]. Returns
+ * the result of its launch. */
+enum status async_resume(struct engine *e);
+/* The sequence ends, or its step failed: it gets nothing from the step that follows. */
+void async_forget(struct engine *e, uint32_t slot);
+/* Wait for the step that follows, and drop it. */
+void async_drop(struct engine *e);
+
 /* --- engine_draft.c --- */
 
 /* Read what the device has to be fit for, and raise *d to it. No effect without a draft model. */
@@ -279,26 +331,7 @@ NODISCARD enum status engine_read_draft(struct engine *e, struct device_config *
 NODISCARD enum status engine_open_draft(struct engine *e, struct buf *why);
 void engine_close_draft(struct engine *e);
 
-/* --- pick.c --- */
-
-/* A row of logits: the next token of the slot's sequence, or the logprob of the prompt token behind
- * position pos. */
-#define PICK_NEXT UINT32_MAX
-#define PICK_NONE UINT32_MAX
-struct pick_row {
-    uint32_t slot;  /* PICK_NONE: the row's step failed, and it gets no token */
-    uint32_t pos;   /* PICK_NEXT: the next token */
-    uint32_t ahead; /* with PICK_NEXT: guesses before it that are not known to be right */
-    bool waits;     /* by pick_begin() or pick_now(): the mask is not there, and the row gets no
-                       token */
-};
-
-struct pick_job {
-    struct engine *e;
-    float *logits;
-    struct pick_row *rows;    /* [n] */
-    struct out_token *tokens; /* [n] */
-};
+/* --- pick.c; struct pick_job is above --- */
 
 /* Pick one token per row of logits, on the device that has the logits. A GPU launches the work in
  * pick_begin(), and pick_finish() waits for it; a host picks in pick_begin(). */
@@ -318,7 +351,11 @@ enum status score_prompts(struct engine *e, bool *scored);
 /* Between two steps: let parts fall asleep, or wake them. Returns whether no step may run. */
 bool engine_advance_sleep(struct engine *e, uint64_t now_ns);
 
-/* step.c: the engine thread's main function, arg = struct engine *. */
+/* --- step.c --- */
+
+/* Enqueue a laid out step: the model, and picking the tokens of its first n_out rows. */
+enum status step_launch(struct engine *e, struct step_job *job, uint32_t n_out);
+/* The engine thread's main function, arg = struct engine *. */
 void *engine_loop(void *arg);
 /* End all requests, with these words (constant). */
 void engine_end_all(struct engine *e, enum status error, const char *words);

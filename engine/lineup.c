@@ -31,8 +31,9 @@ enum status lineup_create(struct lineup *l, const struct lineup_config *config, 
         return s;
     l->seqs = calloc(l->n_slots, sizeof *l->seqs);
     l->items = calloc(n_run, sizeof *l->items);
+    l->next = calloc(n_run, sizeof *l->next);
     l->failed = calloc(n_run, sizeof *l->failed);
-    if (!l->seqs || !l->items || !l->failed) {
+    if (!l->seqs || !l->items || !l->next || !l->failed) {
         lineup_destroy(l);
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
     }
@@ -44,6 +45,7 @@ void lineup_destroy(struct lineup *l)
     scheduler_destroy(l->scheduler);
     free(l->seqs);
     free(l->items);
+    free(l->next);
     free(l->failed);
     *l = (struct lineup){0};
 }
@@ -95,10 +97,23 @@ static void keep_for_session(struct lineup *l, uint32_t slot, uint64_t now_ns)
                    after(now_ns, x.pause.mean_s + PAUSE_SPREADS * x.pause.spread_s));
 }
 
+/* Take the sequence out of the step that follows. What that step writes for it lies in blocks that
+ * are free then: whoever gets them writes later, since all work of the device is in order. */
+static void leave_next(struct lineup *l, uint32_t slot)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < l->n_next; i++)
+        if (l->next[i].slot != slot)
+            l->next[n++] = l->next[i];
+    l->n_next = n;
+}
+
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns)
 {
     struct sequence *q = &l->seqs[slot];
 
+    leave_next(l, slot);
     if (finished) {
         keep_for_session(l, slot, now_ns);
         scheduler_on_finish(l->scheduler, slot, now_ns);
@@ -287,6 +302,8 @@ static void place_items(struct lineup *l, const struct plan *plan)
 uint32_t lineup_begin(struct lineup *l, uint64_t now_ns)
 {
     struct plan plan = l->ahead;
+
+    ASSERT(l->n_next == 0);
     /* An empty plan made ahead is not used: memory may have become free since. */
     bool was_ahead = l->has_ahead && plan.n_items > 0 && scheduler_is_current(l->scheduler, &plan);
 
@@ -317,6 +334,48 @@ void lineup_ahead(struct lineup *l, uint64_t ends_ns)
     swap_ahead(l);
     make_plan(l, ends_ns, &l->ahead);
     l->has_ahead = true;
+}
+
+bool lineup_follow(struct lineup *l, bool (*may)(const void *arg, uint32_t slot), const void *arg,
+                   uint64_t now_ns)
+{
+    struct plan plan = l->ahead;
+    uint32_t n_blocks = 0;
+
+    ASSERT(l->n_next == 0);
+    if (!l->has_ahead || !scheduler_may_follow(l->scheduler, &plan))
+        return false;
+    for (uint32_t i = 0; i < plan.n_items; i++) {
+        if (!may(arg, plan.items[i].slot))
+            return false;
+        n_blocks += cache_seq_need(l->seqs[plan.items[i].slot].kv, 1);
+    }
+    if (n_blocks > cache_n_available(l->cache))
+        return false;
+    l->has_ahead = false;
+    l->n_steps++;
+    l->n_planned_ahead++;
+    scheduler_take(l->scheduler, &plan, now_ns);
+    for (uint32_t i = 0; i < plan.n_items; i++) {
+        enum status s = cache_seq_grow_guessed(l->seqs[plan.items[i].slot].kv, 1);
+        ASSERT(s == OK); /* the blocks were counted */
+        l->next[i] = plan.items[i];
+    }
+    l->n_next = plan.n_items;
+    l->next_s = plan.step_s;
+    return true;
+}
+
+void lineup_resume(struct lineup *l)
+{
+    struct plan_item *items = l->items;
+
+    l->items = l->next;
+    l->n_items = l->n_next;
+    l->next = items;
+    l->n_next = l->n_failed = l->n_preempted = 0;
+    l->step_s = l->next_s;
+    l->guess_s = 0;
 }
 
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns)
@@ -382,6 +441,7 @@ void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns)
 
 void lineup_rest(struct lineup *l, uint64_t now_ns)
 {
+    ASSERT(l->n_next == 0);
     l->has_ahead = false;
     for (uint32_t slot = 0; slot < l->n_slots; slot++) {
         if (!l->seqs[slot].kv)

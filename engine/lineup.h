@@ -12,6 +12,12 @@
  *     lineup_guessed()                        give back the KV of those that were wrong
  *     or lineup_lost(l, i, ...)               it waits again: its step failed
  *
+ * A step may be launched before the one before it has ended:
+ *
+ *     (a step runs)       lineup_ahead(), then lineup_follow(): l->next [n_next]; launch it
+ *     lineup_ran() of the items of the step before, lineup_end() of those that ended
+ *     lineup_resume()                         l->items [n] of the step that is under way
+ *
  * Swapping. A preempted sequence releases its blocks to the cache, together with the time at which
  * it is expected to run again (cache_seq_expect()); the cache evicts by that time. With
  * `swap_ahead` the cache spills blocks before they are needed, so that a reserve stays free, and
@@ -60,6 +66,9 @@ struct lineup {
     uint32_t *failed;     /* [n_failed] slots that lineup_begin() could not grow */
     uint32_t n_failed;
     uint64_t n_steps, n_planned_ahead; /* of those: while the one before ran */
+    struct plan_item *next;            /* [n_next] of the step that follows that one */
+    uint32_t n_next;
+    double next_s; /* its expected time */
 
     /* inside */
     bool swap_ahead;
@@ -89,6 +98,16 @@ uint32_t lineup_begin(struct lineup *l, uint64_t now_ns);
 /* While the step runs: spill and fetch ahead, and plan the next step for ends_ns, the expected end
  * of this one. Optional: lineup_begin() does the same where it was not called. */
 void lineup_ahead(struct lineup *l, uint64_t ends_ns);
+/* After lineup_ahead(), while the step runs: begin the planned step, too, if it needs nothing from
+ * the end of that step but the ids of its tokens, and if may(arg, slot) for each of its sequences,
+ * which then have a slot of KV for the token that is not known yet. The sequence of an item that
+ * ends meanwhile is taken out of l->next. Until lineup_resume() nothing else is begun or planned.
+ */
+bool lineup_follow(struct lineup *l, bool (*may)(const void *arg, uint32_t slot), const void *arg,
+                   uint64_t now_ns);
+/* The step before it has ended: l->items are those of the step that follows it, which may be none
+ * any more. */
+void lineup_resume(struct lineup *l);
 /* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and
  * the scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
@@ -116,7 +135,7 @@ void lineup_lost(struct lineup *l, uint32_t i, uint64_t now_ns);
 void lineup_rest(struct lineup *l, uint64_t now_ns);
 
 /* scheduler_check(), and ASSERT that scheduler and cache agree on what is computed. O(n). Between
- * two steps. */
+ * two steps, or with one under way. */
 void lineup_check(const struct lineup *l);
 
 #endif

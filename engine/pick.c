@@ -75,7 +75,7 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
         device_parallel(e->device, n, pick_row, (void *)job);
         return OK;
     }
-    device_sampler_begin(e->device_sampler, job->logits, job->tokens);
+    device_sampler_begin(e->device_sampler, job->turn, job->logits, job->tokens);
     for (uint32_t i = 0; i < n; i++) {
         struct out_top *top;
         ASSERT(job->rows[i].slot != PICK_NONE); /* a GPU sends no queries */
@@ -90,7 +90,9 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
 
 enum status pick_finish(const struct pick_job *job)
 {
-    return job->e->device_sampler ? device_sampler_finish(job->e->device_sampler) : OK;
+    struct device_sampler *ds = job->e->device_sampler;
+
+    return ds ? device_sampler_finish(ds, job->turn) : OK;
 }
 
 enum status pick_now(const struct pick_job *job, uint32_t i)
@@ -107,11 +109,12 @@ enum status pick_now(const struct pick_job *job, uint32_t i)
     job->rows[i].waits = form_has_job(&job->e->lineup.seqs[job->rows[i].slot].form);
     if (job->rows[i].waits)
         return OK;
-    device_sampler_begin(ds, job->logits + (size_t)i * job->e->info.n_vocab, &job->tokens[i]);
+    device_sampler_begin(ds, job->turn, job->logits + (size_t)i * job->e->info.n_vocab,
+                         &job->tokens[i]);
     s = device_sampler_add(ds, &row, top);
     if (s == OK)
         s = device_sampler_launch(ds);
-    return s == OK ? device_sampler_finish(ds) : s;
+    return s == OK ? device_sampler_finish(ds, job->turn) : s;
 }
 
 /* --- logprobs of prompts --- */
@@ -138,7 +141,7 @@ struct scoring {
 static enum status score_rows(struct scoring *g)
 {
     struct out_token tokens[SCORE_ROWS_MAX];
-    struct pick_job job = {g->e, NULL, g->rows, tokens};
+    struct pick_job job = {.e = g->e, .rows = g->rows, .tokens = tokens};
     enum status s = g->n ? forward_logits(g->e->forward, g->batch_rows, g->n, &job.logits) : OK;
 
     if (s == OK && g->n)

@@ -50,6 +50,8 @@ struct sequence {
     float leads[DRAFT_TOKENS_MAX];
     uint32_t out0, ahead0; /* rows of logits of the step under way: the first one, and that of
                                  the first guess */
+    uint32_t next0;        /* the same of the step that follows it (async.c), */
+    bool follows;          /* where the sequence has a row in that one */
     uint32_t n_scored;     /* leading prompt positions whose next token has its logprob */
 };
 

@@ -1,8 +1,9 @@
 /* The step loop, on the engine thread: drain the submit ring, release cancelled sequences, have the
  * lineup plan a step, run one batch through the model, pick tokens (pick.c) and publish them.
  *
- * On a GPU the next step is planned while this one runs. A host device computes inside the
- * launching calls with all its cores, so no time is left beside the step. */
+ * On a GPU the next step is planned while this one runs, and launched, too, if it may be (async.c).
+ * A host device computes inside the launching calls with all its cores, so no time is left beside
+ * the step. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -135,6 +136,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
 
     if (finished)
         hold_prompt(e, slot, now);
+    async_forget(e, slot);
     engine_note_leaving(e, slot);
     sampler_state_fini(&q->sampler);
     stop_watch_fini(&q->stop);
@@ -521,13 +523,14 @@ static void exclude_failed(const struct engine *e, struct pick_row *rows)
 
 /* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
  * prompts, which the cost model does not cover, so the model is not corrected. A step that waited
- * for other instances does not correct it either. */
-static void finish_step(struct engine *e, const struct pick_job *job, bool scored, uint64_t began,
-                        uint64_t now)
+ * for other instances, or that ran rows of sequences that ended, does not correct it either. */
+static void finish_step(struct engine *e, const struct step_job *step, bool scored, uint64_t now)
 {
+    const struct pick_job *job = &step->pick;
     uint32_t n = e->lineup.n_items;
+    uint64_t began = step->began_ns;
 
-    if (!scored && e->batch.n_queries == 0)
+    if (!scored && e->batch.n_queries == 0 && n == step->n_items)
         learn_cost(e, seconds(began, now) - e->draft_step.proposed_s);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = e->lineup.items[i].slot;
@@ -574,6 +577,7 @@ static void fail_all(struct engine *e, const char *words)
     atomic_store(&e->failed, true); /* engine_submit() refuses from here on */
     take_submitted(e, clock_now_ns());
     engine_end_all(e, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
+    async_drop(e);
 }
 
 /* End the requests of a failed step, or all requests where the device is dead. */
@@ -615,49 +619,64 @@ static bool begin_step(struct engine *e, uint64_t now, bool *holds)
     return e->lineup.n_items > 0;
 }
 
-/* Run the batch through the model: pick a token for each of job->rows, and score prompts. */
-static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_out, uint64_t began,
-                           bool *scored)
+enum status step_launch(struct engine *e, struct step_job *job, uint32_t n_out)
 {
-    enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &job->logits);
+    struct pick_job *pick = &job->pick;
+    enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &pick->logits);
 
-    exclude_failed(e, job->rows);
-    if (s == OK)
-        s = pick_begin(job, n_out);
-    if (s == OK && !device_is_host(e->device))
-        lineup_ahead(&e->lineup, began + (uint64_t)(e->lineup.step_s * 1e9));
-    if (s == OK)
-        s = pick_finish(job);
-    return s == OK ? score_prompts(e, scored) : s;
+    job->n_rows = e->batch.n_rows;
+    exclude_failed(e, pick->rows);
+    return s == OK ? pick_begin(pick, n_out) : s;
 }
 
-static void run_step(struct engine *e, uint64_t now)
+/* Lay out and launch the planned step. */
+static enum status launch_planned(struct engine *e, struct step_job *job, uint64_t now)
 {
-    struct pick_row rows[e->n_logits_max];
-    struct out_token tokens[e->n_logits_max];
-    struct pick_job job = {e, NULL, rows, tokens};
     draft_choose(e);
-    uint32_t n_out = build_batch(e, rows);
-    bool scored = false;
+    uint32_t n_out = build_batch(e, job->pick.rows);
     uint64_t launched = clock_now_ns();
 
     if (e->computed_ns)
         hist_add(&e->live.gap_s, seconds(e->computed_ns, launched));
-    enum status s = compute(e, &job, n_out, now, &scored);
+    job->began_ns = now;
+    job->n_items = e->lineup.n_items;
+    return step_launch(e, job, n_out);
+}
+
+/* Prepare the next step while this one runs, then wait for this one's tokens, and score prompts. */
+static enum status await_step(struct engine *e, const struct step_job *job, bool *scored)
+{
+    if (!device_is_host(e->device)) {
+        lineup_ahead(&e->lineup, job->began_ns + (uint64_t)(e->lineup.step_s * 1e9));
+        async_launch(e);
+    }
+    enum status s = pick_finish(&job->pick);
+    return s == OK ? score_prompts(e, scored) : s;
+}
+
+/* Run the planned step, or the rest of one that was launched while the one before ran. */
+static void run_step(struct engine *e, uint64_t now)
+{
+    bool scored = false;
+    enum status s = e->has_next ? async_resume(e) : launch_planned(e, &e->jobs[e->turn], now);
+    const struct step_job *job = &e->jobs[e->turn];
+
+    if (s == OK)
+        s = await_step(e, job, &scored);
     uint64_t ended = clock_now_ns(), before = e->computed_ns ? e->computed_ns : now;
     e->computed_ns = ended;
     if (s != OK) {
         fail_step(e, s);
         return;
     }
-    hist_add(&e->live.step_tokens, e->batch.n_rows);
-    hist_add(&e->live.step_s, seconds(now, ended));
+    hist_add(&e->live.step_tokens, job->n_rows);
+    hist_add(&e->live.step_s, seconds(job->began_ns, ended));
     /* Predictions know nothing of guesses, so the pace of the steps contains their time. */
     double expected_s = e->lineup.step_s - e->lineup.guess_s;
-    estimator_note_step(e->estimator, expected_s, seconds(now, ended));
+    estimator_note_step(e->estimator, expected_s, seconds(job->began_ns, ended));
     contest_note_step(e->contest, expected_s, seconds(before, ended));
     e->live.n_steps++;
-    finish_step(e, &job, scored, now, ended);
+    finish_step(e, job, scored, ended);
 }
 
 void engine_publish_stats(struct engine *e)
@@ -703,14 +722,17 @@ void *engine_loop(void *arg)
             attend_pool(e);
         take_submitted(e, now);
         drop_cancelled(e);
-        /* After the intake: a request submitted after the question has not attached before the
-         * answer. */
-        if (engine_answer(e))
-            copying = true;
-        adapters_free_unused(e->adapters);
-        engine_advance_contest(e);
-        bool sleeps = engine_advance_sleep(e, now);
-        bool holds = false, runs = !sleeps && begin_step(e, now, &holds);
+        bool sleeps = false, holds = false, runs = e->has_next;
+        if (!runs) { /* no step is under way */
+            /* After the intake: a request submitted after the question has not attached before the
+             * answer. */
+            if (engine_answer(e))
+                copying = true;
+            adapters_free_unused(e->adapters);
+            engine_advance_contest(e);
+            sleeps = engine_advance_sleep(e, now);
+            runs = !sleeps && begin_step(e, now, &holds);
+        }
         bool idle = sleeps || (!runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0);
         if (runs)
             run_step(e, now);
@@ -728,6 +750,7 @@ void *engine_loop(void *arg)
             ring_wait(&e->submitted, copying ? soon : IDLE_WAIT_NS);
         }
     }
+    async_drop(e);
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());
     drop_cancelled(e);

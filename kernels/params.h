@@ -71,6 +71,9 @@ struct embed_params {
                             shared with the output layer */
     const uint32_t *ids; /* [T] */
     float *out;          /* [T, D] */
+    /* Ids that only a GPU knows yet; both NULL elsewhere, and on every host device. */
+    const uint32_t *from;   /* [T] row t is that of the id picked[from[t]]; UINT32_MAX: of ids[t] */
+    const uint32_t *picked; /* sample_params.ids of an earlier sample */
 };
 
 /* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps). With `sum`: first sum += x, then the

@@ -129,6 +129,9 @@ static const struct option_row rows[] = {
     BOOL(NULL, "enforce-eager", enforce_eager, "false",
          "GPU: launch the kernels of each step one by one; else decode steps are recorded as CUDA "
          "graphs and replayed"),
+    BOOL(NULL, "async-scheduling", async_scheduling, "true",
+         "GPU: launch a decode step before the one before has ended, where it needs nothing else; "
+         "--no-async-scheduling switches it off"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
     TEXT(NULL, "numa", numa, "auto", "auto|off|DIR",
          "auto: threads and weights are spread over the machine's memory nodes; DIR: nodes as this "

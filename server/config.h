@@ -66,6 +66,7 @@ struct config {
     bool batch_invariant;
     bool wgmma;
     bool enforce_eager;
+    bool async_scheduling;
     char *dtype;
     char *quantization;
     char *quantization_group; /* "auto" or a number */

@@ -218,6 +218,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.batch_invariant = c->batch_invariant;
     e.wgmma = c->wgmma;
     e.enforce_eager = c->enforce_eager;
+    e.async_scheduling = c->async_scheduling;
     e.segment_tokens = (uint32_t)c->kv_segment_tokens;
     e.prefix_caching = c->prefix_caching;
     e.kv_host_bytes = c->kv_host_bytes;

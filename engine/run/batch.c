@@ -14,6 +14,7 @@ enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_m
                         .n_segments_max = n_blocks_max,
                         .n_blocks_max = n_blocks_max};
     b->ids = calloc(n_rows_max, sizeof *b->ids);
+    b->from = calloc(n_rows_max, sizeof *b->from);
     b->pos = calloc(n_rows_max, sizeof *b->pos);
     b->slot_block = calloc(n_rows_max, sizeof *b->slot_block);
     b->slot_offset = calloc(n_rows_max, sizeof *b->slot_offset);
@@ -23,7 +24,7 @@ enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_m
     b->out_rows = calloc(n_out_max, sizeof *b->out_rows);
     b->queries = calloc(n_seqs_max, sizeof *b->queries);
     b->adapter_runs = calloc(n_seqs_max, sizeof *b->adapter_runs);
-    if (b->ids && b->pos && b->slot_block && b->slot_offset && b->seqs && b->segments &&
+    if (b->ids && b->from && b->pos && b->slot_block && b->slot_offset && b->seqs && b->segments &&
         b->blocks && b->out_rows && b->queries && b->adapter_runs)
         return OK;
     batch_destroy(b);
@@ -33,6 +34,7 @@ enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_m
 void batch_destroy(struct batch *b)
 {
     free(b->ids);
+    free(b->from);
     free(b->pos);
     free(b->slot_block);
     free(b->slot_offset);
@@ -72,6 +74,12 @@ void batch_add_query(struct batch *b, struct cache_seq *kv, uint32_t remote0, ui
     ASSERT(b->n_seqs > 0 && remote0 + n_remote <= b->seqs[b->n_seqs - 1].n_segs);
     b->queries[b->n_queries++] = (struct batch_query){
         .kv = kv, .seq = b->n_seqs - 1, .remote0 = remote0, .n_remote = n_remote};
+}
+
+void batch_follow(struct batch *b, uint32_t from)
+{
+    ASSERT(b->n_rows > 0 && from < b->n_out_max);
+    b->from[b->n_rows - 1] = from;
 }
 
 void batch_adapt(struct batch *b, const struct adapter *adapter)
@@ -119,6 +127,7 @@ void batch_add(struct batch *b, struct cache_seq *seq, const uint32_t *ids, uint
     for (uint32_t i = 0; i < n; i++) {
         uint32_t row = b->n_rows++;
         b->ids[row] = ids[i];
+        b->from[row] = BATCH_KNOWN;
         b->pos[row] = pos0 + i;
         cache_seq_slot(seq, pos0 + i, &b->slot_block[row], &b->slot_offset[row]);
         if (i >= n - n_out)
@@ -146,6 +155,7 @@ void batch_add_blocks(struct batch *b, uint32_t block0, uint32_t segment_tokens,
         uint32_t row = b->n_rows++;
         if (ids)
             b->ids[row] = ids[i];
+        b->from[row] = BATCH_KNOWN;
         b->pos[row] = pos0 + i;
         b->slot_block[row] = block0 + (pos0 + i) / KV_BLOCK_TOKENS;
         b->slot_offset[row] = (pos0 + i) % KV_BLOCK_TOKENS;

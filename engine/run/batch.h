@@ -22,9 +22,13 @@ struct batch_query {
     bool failed;                /* by forward_run(): a query failed, and the rows mean nothing */
 };
 
+#define BATCH_KNOWN UINT32_MAX
+
 struct batch {
     uint32_t n_rows, n_rows_max;
     uint32_t *ids;         /* [n_rows] */
+    uint32_t *from;        /* [n_rows] place of the row's id among those that the device picked
+                              last, while ids has another one; BATCH_KNOWN: it is in ids */
     uint32_t *pos;         /* [n_rows] */
     uint32_t *slot_block;  /* [n_rows] */
     uint32_t *slot_offset; /* [n_rows] */
@@ -54,6 +58,9 @@ void batch_reset(struct batch *b);
  * pos0 + n. The last n_out rows want logits. */
 void batch_add(struct batch *b, struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out);
+/* The id of the row that was added last is the one that the device picked in row `from` of the step
+ * before: forward_follow(). */
+void batch_follow(struct batch *b, uint32_t from);
 /* The rows of the sequence that was added last have this adapter. Neighbours with the same adapter
  * share a run. */
 void batch_adapt(struct batch *b, const struct adapter *adapter);

@@ -13,19 +13,13 @@
  * whole index into an array of either. */
 #define LIST_ALIGN 8
 
-struct device_sampler {
-    struct device_sampler_config c;
-    size_t list_bytes;     /* room for lists, behind n_rows_max rows */
-    unsigned char *host;   /* pinned: [n_rows_max] sample_row, lists */
-    unsigned char *device; /* the same */
-    float *raw;            /* device: as many floats as lists can have entries */
-    uint32_t *out_host;    /* pinned: ids, logprobs, tops of the rows in this round */
-    uint32_t *out_device;
-    struct out_top **tops; /* [n_rows_max] where each row's go */
-    uint32_t *given;       /* [n_rows_max] the row's known token, or NOT_GIVEN */
-
-    /* This step. */
-    float *logits;
+/* What a step needs until its tokens are handed out. */
+struct turn {
+    unsigned char *host;       /* pinned: [n_rows_max] sample_row, lists */
+    uint32_t *out;             /* pinned: ids, logprobs, tops of the rows in this round */
+    struct device_event *done; /* `out` is filled */
+    struct out_top **tops;     /* [n_rows_max] where each row's go */
+    uint32_t *given;           /* [n_rows_max] the row's known token, or NOT_GIVEN */
     struct out_token *tokens;
     uint32_t n_done; /* rows of earlier rounds */
 
@@ -34,6 +28,17 @@ struct device_sampler {
     uint32_t n_top; /* the most that a row wants */
     uint32_t n_entries;
     size_t n_list_bytes;
+};
+
+struct device_sampler {
+    struct device_sampler_config c;
+    size_t list_bytes;     /* room for lists, behind n_rows_max rows */
+    unsigned char *device; /* as turn.host; steps use it one after the other */
+    float *raw;            /* device: as many floats as lists can have entries */
+    uint32_t *out_device;  /* as turn.out */
+    struct turn turns[DEVICE_SAMPLER_TURNS];
+    struct turn *t; /* of the step that is laid out */
+    float *logits;  /* of the same */
 };
 
 static size_t align_list(size_t n_bytes)
@@ -71,30 +76,41 @@ uint64_t device_sampler_device_bytes(const struct device_sampler_config *c)
            out_bytes(c->n_rows_max, SAMPLING_N_LOGPROBS_MAX);
 }
 
+static enum status create_turn(struct device_sampler *ds, struct turn *t)
+{
+    const struct device_sampler_config *c = &ds->c;
+
+    t->host = device_alloc_pinned(c->device, rows_bytes(c) + ds->list_bytes);
+    t->out = device_alloc_pinned(c->device, out_bytes(c->n_rows_max, SAMPLING_N_LOGPROBS_MAX));
+    t->tops = calloc(c->n_rows_max, sizeof(struct out_top *));
+    t->given = calloc(c->n_rows_max, sizeof *t->given);
+    if (!t->host || !t->out || !t->tops || !t->given)
+        return ERR_NOMEM;
+    return device_event_create(c->device, &t->done);
+}
+
 enum status device_sampler_create(struct device_sampler **out,
                                   const struct device_sampler_config *config)
 {
     struct device *d = config->device;
     struct device_sampler *ds = calloc(1, sizeof *ds);
+    enum status s = OK;
 
     *out = NULL;
     if (!ds)
         return ERR_NOMEM;
     ds->c = *config;
     ds->list_bytes = choose_list_bytes(config);
-    size_t up = rows_bytes(config) + ds->list_bytes;
-    size_t down = out_bytes(config->n_rows_max, SAMPLING_N_LOGPROBS_MAX);
-    ds->host = device_alloc_pinned(d, up);
-    ds->device = device_alloc(d, up);
+    ds->device = device_alloc(d, rows_bytes(config) + ds->list_bytes);
     ds->raw = device_alloc(d, ds->list_bytes / sizeof(uint32_t) * sizeof(float));
-    ds->out_host = device_alloc_pinned(d, down);
-    ds->out_device = device_alloc(d, down);
-    ds->tops = calloc(config->n_rows_max, sizeof(struct out_top *));
-    ds->given = calloc(config->n_rows_max, sizeof *ds->given);
-    if (!ds->host || !ds->device || !ds->raw || !ds->out_host || !ds->out_device || !ds->tops ||
-        !ds->given) {
+    ds->out_device = device_alloc(d, out_bytes(config->n_rows_max, SAMPLING_N_LOGPROBS_MAX));
+    if (!ds->device || !ds->raw || !ds->out_device)
+        s = ERR_NOMEM;
+    for (int i = 0; s == OK && i < DEVICE_SAMPLER_TURNS; i++)
+        s = create_turn(ds, &ds->turns[i]);
+    if (s != OK) {
         device_sampler_destroy(ds);
-        return ERR_NOMEM;
+        return s;
     }
     *out = ds;
     return OK;
@@ -104,45 +120,71 @@ void device_sampler_destroy(struct device_sampler *ds)
 {
     if (!ds)
         return;
-    device_free_pinned(ds->c.device, ds->host);
-    device_free_pinned(ds->c.device, ds->out_host);
+    if (ds->out_device) /* a copy may be under way */
+        (void)!device_stream_wait(ds->c.device, NULL);
+    for (struct turn *t = ds->turns; t < ds->turns + DEVICE_SAMPLER_TURNS; t++) {
+        device_event_destroy(ds->c.device, t->done);
+        device_free_pinned(ds->c.device, t->host);
+        device_free_pinned(ds->c.device, t->out);
+        free(t->tops);
+        free(t->given);
+    }
     device_free(ds->c.device, ds->device);
     device_free(ds->c.device, ds->raw);
     device_free(ds->c.device, ds->out_device);
-    free(ds->tops);
-    free(ds->given);
     free(ds);
 }
 
-static void begin_round(struct device_sampler *ds)
+static void begin_round(struct turn *t)
 {
-    ds->n_rows = ds->n_top = ds->n_entries = 0;
-    ds->n_list_bytes = 0;
+    t->n_rows = t->n_top = t->n_entries = 0;
+    t->n_list_bytes = 0;
 }
 
-void device_sampler_begin(struct device_sampler *ds, float *logits, struct out_token *tokens)
+void device_sampler_begin(struct device_sampler *ds, uint32_t turn, float *logits,
+                          struct out_token *tokens)
 {
+    ASSERT(turn < DEVICE_SAMPLER_TURNS);
+    ds->t = &ds->turns[turn];
     ds->logits = logits;
-    ds->tokens = tokens;
-    ds->n_done = 0;
-    begin_round(ds);
+    ds->t->tokens = tokens;
+    ds->t->n_done = 0;
+    begin_round(ds->t);
 }
 
-static void hand_out(struct device_sampler *ds)
+const uint32_t *device_sampler_ids(const struct device_sampler *ds)
 {
-    const struct sample_row *rows = (const struct sample_row *)ds->host;
-    const uint32_t *ids = ds->out_host;
-    const float *logprobs = (const float *)(ids + ds->n_rows);
-    const struct sample_top *top = (const struct sample_top *)(ids + 2 * (size_t)ds->n_rows);
+    return ds->out_device;
+}
 
-    for (uint32_t i = 0; i < ds->n_rows; i++) {
+bool device_sampler_is_whole(const struct device_sampler *ds, uint32_t turn)
+{
+    return ds->turns[turn].n_done == 0;
+}
+
+void device_sampler_forget(struct device_sampler *ds, uint32_t turn, uint32_t row)
+{
+    struct turn *t = &ds->turns[turn];
+
+    if (row >= t->n_done && row - t->n_done < t->n_rows)
+        t->tops[row - t->n_done] = NULL;
+}
+
+static void hand_out(const struct turn *t)
+{
+    const struct sample_row *rows = (const struct sample_row *)t->host;
+    const uint32_t *ids = t->out;
+    const float *logprobs = (const float *)(ids + t->n_rows);
+    const struct sample_top *top = (const struct sample_top *)(ids + 2 * (size_t)t->n_rows);
+
+    for (uint32_t i = 0; i < t->n_rows; i++) {
         struct out_token token = {ids[i], logprobs[i]};
-        if (ds->given[i] != NOT_GIVEN && ds->given[i] != ids[i])
-            token = (struct out_token){ds->given[i], -INFINITY}; /* lay_out_given() says why */
-        ds->tokens[ds->n_done + i] = token;
-        for (uint32_t j = 0; j < rows[i].n_logprobs; j++) {
-            const struct sample_top *t = &top[(size_t)i * ds->n_top + j];
-            ds->tops[i][j] = (struct out_top){t->id, t->logprob};
+        if (t->given[i] != NOT_GIVEN && t->given[i] != ids[i])
+            token = (struct out_token){t->given[i], -INFINITY}; /* lay_out_given() says why */
+        t->tokens[t->n_done + i] = token;
+        for (uint32_t j = 0; t->tops[i] && j < rows[i].n_logprobs; j++) {
+            const struct sample_top *found = &top[(size_t)i * t->n_top + j];
+            t->tops[i][j] = (struct out_top){found->id, found->logprob};
         }
     }
 }
@@ -150,17 +192,18 @@ static void hand_out(struct device_sampler *ds)
 static enum status launch_round(struct device_sampler *ds)
 {
     struct device *d = ds->c.device;
-    uint32_t n = ds->n_rows;
+    struct turn *t = ds->t;
+    uint32_t n = t->n_rows;
     unsigned char *lists = ds->device + rows_bytes(&ds->c);
     struct sample_params p = {.n_rows = n,
                               .n_vocab = ds->c.n_vocab,
-                              .logits = ds->logits + (size_t)ds->n_done * ds->c.n_vocab,
+                              .logits = ds->logits + (size_t)t->n_done * ds->c.n_vocab,
                               .rows = (const struct sample_row *)ds->device,
                               .seen = (const struct sample_seen *)lists,
                               .bias = (const struct sample_bias *)lists,
                               .mask = (const uint32_t *)lists,
                               .raw = ds->raw,
-                              .n_top = ds->n_top,
+                              .n_top = t->n_top,
                               .ids = ds->out_device,
                               .logprobs = (float *)(ds->out_device + n),
                               .top = (struct sample_top *)(ds->out_device + 2 * (size_t)n)};
@@ -168,34 +211,35 @@ static enum status launch_round(struct device_sampler *ds)
 
     if (n == 0)
         return OK;
-    s = device_upload_async(d, NULL, ds->device, ds->host, rows_bytes(&ds->c) + ds->n_list_bytes);
+    s = device_upload_async(d, NULL, ds->device, t->host, rows_bytes(&ds->c) + t->n_list_bytes);
     if (s == OK)
         s = device_ops(d)->sample(d, NULL, &p);
-    return s == OK ? device_download_async(d, NULL, ds->out_host, ds->out_device,
-                                           out_bytes(n, ds->n_top))
-                   : s;
+    if (s == OK)
+        s = device_download_async(d, NULL, t->out, ds->out_device, out_bytes(n, t->n_top));
+    return s == OK ? device_event_record(d, t->done, NULL) : s;
 }
 
-static enum status end_round(struct device_sampler *ds)
+static enum status end_round(struct device_sampler *ds, struct turn *t)
 {
-    enum status s = ds->n_rows ? device_stream_wait(ds->c.device, NULL) : OK;
+    enum status s = t->n_rows ? device_event_wait(ds->c.device, t->done) : OK;
 
     if (s != OK)
         return s;
-    hand_out(ds);
-    ds->n_done += ds->n_rows;
-    begin_round(ds);
+    hand_out(t);
+    t->n_done += t->n_rows;
+    begin_round(t);
     return OK;
 }
 
 /* Reserve n_bytes for a list; *index: its offset in elements of `element` bytes. */
 static void *take(struct device_sampler *ds, size_t n_bytes, size_t element, uint32_t *index)
 {
-    void *p = ds->host + rows_bytes(&ds->c) + ds->n_list_bytes;
+    struct turn *t = ds->t;
+    void *p = t->host + rows_bytes(&ds->c) + t->n_list_bytes;
 
-    *index = (uint32_t)(ds->n_list_bytes / element);
-    ds->n_list_bytes += align_list(n_bytes);
-    ASSERT(ds->n_list_bytes <= ds->list_bytes);
+    *index = (uint32_t)(t->n_list_bytes / element);
+    t->n_list_bytes += align_list(n_bytes);
+    ASSERT(t->n_list_bytes <= ds->list_bytes);
     return p;
 }
 
@@ -255,7 +299,8 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
                     const struct mask_form *form)
 {
     const struct sampling *sp = row->sampling;
-    struct sample_row *r = (struct sample_row *)ds->host + ds->n_rows;
+    struct turn *t = ds->t;
+    struct sample_row *r = (struct sample_row *)t->host + t->n_rows;
 
     *r = (struct sample_row){.seed = sp->seed,
                              .n = row->n,
@@ -271,7 +316,7 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
                              .n_mask = form->n,
                              .mask_form = form->form,
                              .lowest_masked = form->lowest,
-                             .raw0 = ds->n_entries,
+                             .raw0 = t->n_entries,
                              .want_logprob = sp->want_logprob,
                              .n_logprobs = sp->n_logprobs};
     struct sample_seen *seen = take(ds, n_seen * sizeof *seen, sizeof *seen, &r->seen0);
@@ -282,7 +327,7 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
         bias[i] = (struct sample_bias){sp->logit_bias[i].id, sp->logit_bias[i].bias};
     uint32_t *mask = take(ds, form->n * sizeof *mask, sizeof *mask, &r->mask0);
     lay_out_mask(form, row->mask, ds->c.n_vocab, mask);
-    ds->n_entries += n_seen + r->n_bias + (form->n > 0);
+    t->n_entries += n_seen + r->n_bias + (form->n > 0);
 }
 
 /* Lay out a row whose token is known. The op has no field for a known token: an infinite bias makes
@@ -307,16 +352,17 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
                                struct out_top *top)
 {
     const struct sampling *sp = row->sampling;
+    struct turn *t = ds->t;
     uint32_t n_seen = row->given ? 0 : row->state->n_seen;
     struct mask_form form = mask_form_of(row->given ? NULL : row->mask, ds->c.n_vocab);
     size_t n_bytes =
         row->given ? row_list_bytes(0, 1, 0) : row_list_bytes(n_seen, sp->n_logit_bias, form.n);
 
     ASSERT(sp->n_logprobs == 0 || (top && sp->n_logprobs <= SAMPLING_N_LOGPROBS_MAX));
-    if (ds->n_rows == ds->c.n_rows_max || ds->n_list_bytes + n_bytes > ds->list_bytes) {
+    if (t->n_rows == ds->c.n_rows_max || t->n_list_bytes + n_bytes > ds->list_bytes) {
         enum status s = launch_round(ds);
         if (s == OK)
-            s = end_round(ds);
+            s = end_round(ds, t);
         if (s != OK)
             return s;
     }
@@ -324,10 +370,10 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
         lay_out_given(ds, row);
     else
         lay_out(ds, row, n_seen, &form);
-    if (sp->n_logprobs > ds->n_top)
-        ds->n_top = sp->n_logprobs;
-    ds->given[ds->n_rows] = row->given ? *row->given : NOT_GIVEN;
-    ds->tops[ds->n_rows++] = top;
+    if (sp->n_logprobs > t->n_top)
+        t->n_top = sp->n_logprobs;
+    t->given[t->n_rows] = row->given ? *row->given : NOT_GIVEN;
+    t->tops[t->n_rows++] = top;
     return OK;
 }
 
@@ -336,7 +382,7 @@ enum status device_sampler_launch(struct device_sampler *ds)
     return launch_round(ds);
 }
 
-enum status device_sampler_finish(struct device_sampler *ds)
+enum status device_sampler_finish(struct device_sampler *ds, uint32_t turn)
 {
-    return end_round(ds);
+    return end_round(ds, &ds->turns[turn]);
 }

@@ -10,8 +10,13 @@
  * with ten ids costs at most 80 bytes of upload a row, and a grammar's mask of ten ids the same:
  * not 16 KB, which for 256 rows would be 4 MB: 0.17 ms of PCIe at 25 GB/s in each step.
  *
- * Owns    pinned and device memory of about 100 bytes per row, 160 more for the best n, and three
- *         times the lists: at most 16 MiB, or one row's longest lists where those are longer.
+ * Two steps may be under way: the second one is laid out while the device picks the first one's
+ * tokens. Each has its turn, 0 or 1, and its own pinned memory; on the device one follows the
+ * other.
+ *
+ * Owns    pinned and device memory of about 100 bytes per row, 160 more for the best n, and twice
+ *         the lists on the device and for each turn once: at most 16 MiB, or one row's longest
+ *         lists where those are longer.
  *         No memory is allocated after create.
  * Thread  engine thread only.
  * Errors  ERR_NOMEM from create; else errors of the device.
@@ -38,15 +43,25 @@ NODISCARD enum status device_sampler_create(struct device_sampler **out,
                                             const struct device_sampler_config *config);
 void device_sampler_destroy(struct device_sampler *ds); /* NULL is fine */
 
-/* One step: begin, add() each row of logits in order, launch, finish. finish waits for the device.
- * logits is device memory [rows, V] and is changed; tokens [rows] and the rows' tops are valid
- * after finish. A step that failed needs no finish. */
-void device_sampler_begin(struct device_sampler *ds, float *logits, struct out_token *tokens);
+/* One step: begin, add() each row of logits in order, launch, finish. finish waits for this step's
+ * tokens alone. logits is device memory [rows, V] and is changed; tokens [rows] and the rows' tops
+ * are valid after finish. The step that had the turn before is finished. A step that failed needs
+ * no finish. */
+#define DEVICE_SAMPLER_TURNS 2
+void device_sampler_begin(struct device_sampler *ds, uint32_t turn, float *logits,
+                          struct out_token *tokens);
 /* Add a row; its lists are copied, and its logits, scratch and raw are not used. A given token
  * whose logit is -inf or NaN gets the logprob -inf. */
 NODISCARD enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,
                                          struct out_top *top);
 NODISCARD enum status device_sampler_launch(struct device_sampler *ds);
-NODISCARD enum status device_sampler_finish(struct device_sampler *ds);
+NODISCARD enum status device_sampler_finish(struct device_sampler *ds, uint32_t turn);
+
+/* Device memory that has the ids of the step that was launched last, row by row, until the next one
+ * picks: all of them if it is whole, which means that its lists fit into the buffer at once. */
+const uint32_t *device_sampler_ids(const struct device_sampler *ds);
+bool device_sampler_is_whole(const struct device_sampler *ds, uint32_t turn);
+/* A row of a step that was launched and is not finished: its tops are not written. */
+void device_sampler_forget(struct device_sampler *ds, uint32_t turn, uint32_t row);
 
 #endif

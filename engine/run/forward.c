@@ -18,6 +18,8 @@ struct forward {
     struct layer_step step;   /* its buffers are owned here */
     const uint32_t *ids;      /* [T] of this step, where ops can read them */
     const uint32_t *out_rows; /* the same, [R] */
+    const uint32_t *from;     /* the same, [T]; NULL without `picked` */
+    const uint32_t *picked;   /* of forward_follow(); NULL: all ids are known to the host */
     float *cos_sin;           /* [tables][n_pos, r] */
     uint16_t *rounded;        /* step.rounded in steps without adapters */
     float *out_x;             /* [R, D] rows that want logits */
@@ -120,7 +122,9 @@ static size_t staging_bytes_max(const struct forward_config *c)
            STAGING_BYTES(c->n_out_max * sizeof(uint32_t)) +
            STAGING_BYTES(c->n_seqs_max * sizeof(struct attn_seq)) +
            STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_segment)) +
-           (is_on_gpu(c) ? STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_work)) : 0);
+           (is_on_gpu(c) ? STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_work)) +
+                               STAGING_BYTES(c->n_rows_max * sizeof(uint32_t))
+                         : 0);
 }
 
 uint64_t forward_device_bytes(const struct forward_config *c)
@@ -252,6 +256,7 @@ static void pad_batch(struct batch *b, const struct step_bucket *to)
            to->n_rows <= b->n_out_max && to->n_segments <= b->n_segments_max);
     for (uint32_t i = b->n_rows; i < to->n_rows; i++) {
         b->ids[i] = b->pos[i] = b->slot_offset[i] = 0;
+        b->from[i] = BATCH_KNOWN;
         b->slot_block[i] = UINT32_MAX; /* its K and V are not stored */
         b->seqs[i] = (struct attn_seq){.row0 = i, .seg0 = b->n_segments}; /* both ascend */
     }
@@ -288,6 +293,8 @@ static enum status stage_batch(struct forward *f, const struct batch *b,
     if (s != OK)
         return s;
     f->ids = staging_add(g, b->ids, p->n_rows * sizeof *b->ids);
+    if (f->picked)
+        f->from = staging_add(g, b->from, p->n_rows * sizeof *b->from);
     p->pos = staging_add(g, b->pos, p->n_rows * sizeof *b->pos);
     p->slot_block = staging_add(g, b->slot_block, p->n_rows * sizeof *b->slot_block);
     p->slot_offset = staging_add(g, b->slot_offset, p->n_rows * sizeof *b->slot_offset);
@@ -307,7 +314,9 @@ static enum status embed(struct forward *f)
                              .n_vocab = f->c.model->n_vocab,
                              .table = f->c.weights->embedding,
                              .ids = f->ids,
-                             .out = f->step.x};
+                             .out = f->step.x,
+                             .from = f->from,
+                             .picked = f->picked};
     const struct model_config *m = f->c.model;
     enum status s = f->step.ops->embed(f->device, NULL, &p);
 
@@ -496,6 +505,12 @@ void forward_tune(struct forward *f, bool on)
 {
     for (uint32_t i = 0; i < f->c.group.n; i++)
         device_tune(f->c.group.devices[i], on);
+}
+
+void forward_follow(struct forward *f, const uint32_t *picked)
+{
+    ASSERT(is_on_gpu(&f->c));
+    f->picked = picked;
 }
 
 void forward_forget(struct forward *f)

@@ -60,6 +60,10 @@ struct step_graphs_stats forward_graphs(const struct forward *f);
 /* Weights or KV pool are about to be freed: forget the recorded steps, which name their memory. */
 void forward_forget(struct forward *f);
 
+/* Rows of later batches may be of ids that only the device knows (batch.from): picked is device
+ * memory, which holds them when the batch runs. For a GPU, before the first batch. */
+void forward_follow(struct forward *f, const uint32_t *picked);
+
 /* Run the batch; pool [group.n]: of each device. *logits is host memory [batch->n_out, V] (device
  * memory with device_logits), valid until the next run; the caller may change it. */
 NODISCARD enum status forward_run(struct forward *f, struct batch *batch,

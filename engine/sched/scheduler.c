@@ -486,10 +486,12 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     struct entry *e = &s->entries[slot];
 
     ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run <= e->n_flying);
+    ASSERT(e->n_following == 0 || (n_run == e->n_flying && n_new == 1));
     if (n_run < e->n_flying || n_new != (e->n_computed + n_run == e->n_known))
         s->version++; /* a plan made meanwhile expected another number of tokens */
     e->n_computed += n_run;
-    e->n_flying = 0;
+    e->n_flying = e->n_following;
+    e->n_following = 0;
     e->n_known += n_new;
     ASSERT(e->n_computed <= e->n_known);
     e->n_out += n_new;
@@ -756,7 +758,7 @@ static void check_entry(const struct scheduler *s, uint32_t slot, struct schedul
 
     ASSERT(want.high == has.high && want.middle == has.middle && want.low == has.low);
     ASSERT(e->state != ENTRY_RUNNING || s->running[e->running_at] == slot);
-    ASSERT(e->state == ENTRY_RUNNING || (e->n_flying == 0 && e->n_computed == 0));
+    ASSERT(e->state == ENTRY_RUNNING || e->n_flying + e->n_following + e->n_computed == 0);
     seen->n_running[e->class] += e->state == ENTRY_RUNNING;
     seen->n_waiting[e->class] += e->state == ENTRY_WAITING;
     ASSERT(e->class == SCHED_USUAL || (!e->is_urgent && !e->is_listed && !e->due_ns));

@@ -241,8 +241,14 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
 /* Whether scheduler_plan() would make the same plan now: no sequence arrived, left or moved in the
  * order since. Blocks that became available and starvation are not considered. */
 bool scheduler_is_current(const struct scheduler *s, const struct plan *plan);
-/* Carry out a plan that is current. */
+/* Carry out a plan that is current. No step is under way, or scheduler_may_follow() is true. */
 void scheduler_take(struct scheduler *s, const struct plan *plan, uint64_t now_ns);
+/* Whether the plan, which is current, may be taken while a step is under way: it preempts nothing,
+ * and each of its items decodes a usual sequence that gets a token from that step. Then two steps
+ * are under way, and scheduler_on_tokens() reports them one after the other; until the first one
+ * has ended there is no further plan. False also while the first sequence of the order waits: what
+ * the step's end makes free is for that one. */
+bool scheduler_may_follow(const struct scheduler *s, const struct plan *plan);
 
 /* --- queries --- */
 

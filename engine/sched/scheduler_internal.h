@@ -30,6 +30,7 @@ struct entry {
     enum sched_class class;
     uint32_t n_known, n_computed; /* after the last step that ended */
     uint32_t n_flying;            /* tokens in the step under way */
+    uint32_t n_following;         /* tokens, 0 or 1, in a step that follows it and was taken, too */
     uint32_t n_out, n_out_left;   /* tokens generated, and that it may still generate */
     uint32_t n_accepted;          /* of those generated: right guesses */
     uint32_t n_cached;            /* ids of its prompt in the cache, at arrival */

@@ -558,13 +558,31 @@ bool scheduler_is_current(const struct scheduler *s, const struct plan *plan)
     return plan->version == s->version;
 }
 
+bool scheduler_may_follow(const struct scheduler *s, const struct plan *plan)
+{
+    uint32_t first = order_first(&s->order);
+
+    if (!scheduler_is_current(s, plan) || plan->n_items == 0 || plan->n_preempt > 0 ||
+        (first != ORDER_NONE && s->entries[first].state == ENTRY_WAITING))
+        return false;
+    for (uint32_t i = 0; i < plan->n_items; i++) {
+        const struct plan_item *item = &plan->items[i];
+        const struct entry *e = &s->entries[item->slot];
+
+        if (item->admit || item->n_tokens != 1 || e->class != SCHED_USUAL || e->n_flying == 0 ||
+            e->n_following > 0 || entry_computed(e) != e->n_known)
+            return false;
+    }
+    return true;
+}
+
 /* --- carrying out --- */
 
 static void take_preempted(struct scheduler *s, uint32_t slot)
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(e->state == ENTRY_RUNNING && e->n_flying == 0);
+    ASSERT(e->state == ENTRY_RUNNING && e->n_flying == 0 && e->n_following == 0);
     entry_stops(s, slot);
     s->n_waiting_of[e->class]++;
     e->state = ENTRY_WAITING;
@@ -610,7 +628,7 @@ static void take_item(struct scheduler *s, const struct plan_item *item, uint64_
 {
     struct entry *e = &s->entries[item->slot];
 
-    ASSERT(e->n_flying == 0);
+    ASSERT(e->n_following == 0 && (e->n_flying == 0 || (item->n_tokens == 1 && !item->admit)));
     if (item->admit) {
         ASSERT(e->state == ENTRY_WAITING);
         e->state = ENTRY_RUNNING;
@@ -620,7 +638,10 @@ static void take_item(struct scheduler *s, const struct plan_item *item, uint64_
         s->n_running_of[e->class]++;
         s->n_waiting_of[e->class]--;
     }
-    e->n_flying = item->n_tokens;
+    if (e->n_flying > 0)
+        e->n_following = item->n_tokens;
+    else
+        e->n_flying = item->n_tokens;
     if (e->class == SCHED_USUAL)
         take_usual(s, item, now_ns);
     e->has_run = true;

@@ -101,6 +101,7 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 static enum status embed(struct device *d, struct stream *s, const struct embed_params *p)
 {
     (void)s;
+    ASSERT(!p->from);
     over_rows(d, p->n_rows, p->dim, embed_rows, p);
     return OK;
 }

@@ -91,7 +91,8 @@ static __device__ __forceinline__ float4 load_table(const struct weight *w, uint
 template <enum dtype TYPE, bool VEC>
 static __global__ void __launch_bounds__(THREADS) embed_kernel(struct embed_params p)
 {
-    uint32_t id = p.ids[blockIdx.x];
+    uint32_t from = p.from ? p.from[blockIdx.x] : UINT32_MAX;
+    uint32_t id = from == UINT32_MAX ? p.ids[blockIdx.x] : p.picked[from];
     uint32_t row = id < p.n_vocab ? id : p.n_vocab - 1; /* never read behind the table */
     float *out = p.out + (size_t)blockIdx.x * p.dim;
     uint32_t step = gridDim.y * THREADS * 4;

@@ -457,6 +457,8 @@ static void write_scheduling(struct page *p, const struct engine_stats *st)
                  s->n_demoted);
     page_counter(p, "tarn:plans_ahead_total", "Steps planned while the one before ran.",
                  st->n_plans_ahead);
+    page_counter(p, "tarn:async_steps_total",
+                 "Steps that a GPU got before it had ended the one before.", st->n_async_steps);
     page_counter(p, "tarn:graph_steps_total", "Steps that a GPU replayed from a recording.",
                  st->n_graph_steps);
     page_counter(p, "tarn:mask_waits_total",

@@ -196,13 +196,13 @@ static const float *sample_on_device(struct device *d, struct row *rows, uint32_
     float *changed = on_device(d, logits, (size_t)n * n_vocab * sizeof *logits);
 
     assert_ok(device_sampler_create(&ds, &config));
-    device_sampler_begin(ds, changed, tokens);
+    device_sampler_begin(ds, 0, changed, tokens);
     for (uint32_t i = 0; i < n; i++) {
         struct sampler_row row = view(&rows[i], n_vocab);
         assert_ok(device_sampler_add(ds, &row, rows[i].got_top));
     }
     assert_ok(device_sampler_launch(ds));
-    assert_ok(device_sampler_finish(ds));
+    assert_ok(device_sampler_finish(ds, 0));
     for (uint32_t i = 0; i < n; i++)
         rows[i].got = tokens[i];
     device_sampler_destroy(ds);
@@ -472,14 +472,14 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
         given[i] = random_below(V);
     }
     assert_ok(device_sampler_create(&ds, &config));
-    device_sampler_begin(ds, on_device(d, logits, (size_t)N * V * sizeof *logits), tokens);
+    device_sampler_begin(ds, 0, on_device(d, logits, (size_t)N * V * sizeof *logits), tokens);
     for (uint32_t i = 0; i < N; i++) {
         struct sampler_row row = view(&rows[i], V);
         row.given = i % 5 == 4 ? NULL : &given[i];
         assert_ok(device_sampler_add(ds, &row, rows[i].got_top));
     }
     assert_ok(device_sampler_launch(ds));
-    assert_ok(device_sampler_finish(ds));
+    assert_ok(device_sampler_finish(ds, 0));
     device_sampler_destroy(ds);
     for (uint32_t i = 0; i < N; i++) {
         if (i % 5 == 4)
@@ -565,6 +565,62 @@ static void bits_repeat_and_do_not_depend_on_other_rows(void **state)
     cuda_test_free_all(d);
 }
 
+/* Two steps under way: the second is laid out before the first one's tokens are read. A row that is
+ * forgotten writes no alternatives, whose memory may be gone. */
+static void two_steps_take_turns(void **state)
+{
+    enum { N = 5, V = 300 };
+    struct device *d = device_for(N);
+    struct row *rows[2] = {calloc(N, sizeof **rows), calloc(N, sizeof **rows)};
+    float *logits[2];
+    struct device_sampler_config config = {
+        .device = d, .n_vocab = V, .n_rows_max = N, .n_known_max = N_SEEN_MAX};
+    struct device_sampler *ds;
+    struct out_token tokens[2][N];
+    uint32_t left[N];
+
+    (void)state;
+    seed_random(9);
+    assert_ok(device_sampler_create(&ds, &config));
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        logits[turn] = host_array((size_t)N * V * sizeof(float));
+        for (uint32_t i = 0; i < N; i++) {
+            fill_logits(NORMAL, logits[turn] + (size_t)i * V, V);
+            random_row(&rows[turn][i], V);
+            rows[turn][i].sampling.temperature = 0;
+            rows[turn][i].sampling.n_logprobs = 4;
+        }
+        device_sampler_begin(ds, turn, on_device(d, logits[turn], (size_t)N * V * sizeof(float)),
+                             tokens[turn]);
+        for (uint32_t i = 0; i < N; i++) {
+            struct sampler_row row = view(&rows[turn][i], V);
+            assert_ok(device_sampler_add(ds, &row, rows[turn][i].got_top));
+        }
+        assert_ok(device_sampler_launch(ds));
+        assert_true(device_sampler_is_whole(ds, turn));
+    }
+    rows[1][2].got_top[0].id = 12345;
+    device_sampler_forget(ds, 1, 2);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        assert_ok(device_sampler_finish(ds, turn));
+        sample_on_host(rows[turn], N, logits[turn], V);
+        for (uint32_t i = 0; i < N; i++) {
+            const struct row *r = &rows[turn][i];
+            assert_int_equal(tokens[turn][i].id, r->want.id);
+            assert_int_equal(r->got_top[0].id, turn == 1 && i == 2 ? 12345 : r->want_top[0].id);
+        }
+    }
+    assert_ok(device_download(d, left, device_sampler_ids(ds), sizeof left));
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(left[i], tokens[1][i].id);
+    device_sampler_destroy(ds);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        free_rows(rows[turn], N);
+        free(rows[turn]);
+    }
+    cuda_test_free_all(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -573,6 +629,7 @@ int main(void)
         cmocka_unit_test(crowded_ranges_are_cut_until_few_or_equals_are_left),
         cmocka_unit_test(a_given_token_comes_with_its_raw_logprob),
         cmocka_unit_test(a_draw_on_a_boundary_takes_the_next),
+        cmocka_unit_test(two_steps_take_turns),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(bits_repeat_and_do_not_depend_on_other_rows),
     };

@@ -35,12 +35,25 @@ static void check_embed(struct device *d, struct weight table, size_t n_table_by
                              .ids = ids,
                              .out = want};
 
-    for (uint32_t i = 0; i < n_rows; i++)
+    uint32_t *from = host_array(n_rows * sizeof *from), *picked = host_array(n_rows * sizeof *ids);
+
+    for (uint32_t i = 0; i < n_rows; i++) {
         ids[i] = i == 0 ? table.n - 1 : random_below(table.n);
+        picked[i] = random_below(table.n);
+        from[i] = i % 3 == 2 ? random_below(n_rows) : UINT32_MAX;
+    }
+    if (n_rows > 1) {
+        p.from = from;
+        p.picked = picked;
+    }
     p.table.data = (const char *)table.data + shift_bytes;
     assert_ok(ref_embed(NULL, NULL, &p));
     p.table.data = (const char *)on_device(d, table.data, n_table_bytes) + shift_bytes;
     p.ids = on_device(d, ids, n_rows * sizeof *ids);
+    if (n_rows > 1) {
+        p.from = on_device(d, from, n_rows * sizeof *from);
+        p.picked = on_device(d, picked, n_rows * sizeof *picked);
+    }
     p.out = on_device(d, NULL, n_out);
     assert_ok(device_ops(d)->embed(d, NULL, &p));
     assert_same_bits("embed", from_device(d, p.out, n_out), want, n_out);

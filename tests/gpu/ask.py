@@ -1,6 +1,7 @@
 """Send many concurrent requests of token ids to a server with random weights; check the answers.
 
     python3 tests/gpu/ask.py --url http://127.0.0.1:8000 [--requests 100] [--threads 16]
+                             [--tokens 32] [--again 10]
 
 Each prompt has 20 to 900 ids, and some share a prefix. Each answer must have all its tokens. At the
 end a few requests are sent again alone, and the number of greedy answers that differ is printed. A
@@ -14,9 +15,6 @@ import random
 import sys
 import time
 import urllib.request
-
-N_OUT = 32
-N_AGAIN = 10
 
 
 def wait_ready(url, seconds):
@@ -44,9 +42,9 @@ def prompts(n):
     return made
 
 
-def ask(url, ids):
+def ask(url, ids, n_out):
     """The ids of a greedy answer, and the seconds it took."""
-    body = {"prompt": ids, "max_tokens": N_OUT, "temperature": 0, "ignore_eos": True,
+    body = {"prompt": ids, "max_tokens": n_out, "temperature": 0, "ignore_eos": True,
             "return_token_ids": True}
     request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
@@ -54,7 +52,7 @@ def ask(url, ids):
     with urllib.request.urlopen(request, timeout=100) as answer:
         reply = json.load(answer)
     got = reply["choices"][0]["token_ids"]
-    if len(got) != N_OUT or reply["usage"]["prompt_tokens"] != len(ids):
+    if len(got) != n_out or reply["usage"]["prompt_tokens"] != len(ids):
         sys.exit(f"an answer of {len(got)} tokens to {len(ids)}: {json.dumps(reply)[:500]}")
     return got, time.monotonic() - begin
 
@@ -65,6 +63,8 @@ def main():
     parser.add_argument("--url", required=True)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer")
+    parser.add_argument("--again", type=int, default=10, help="requests that are sent again alone")
     parser.add_argument("--ready-seconds", type=float, default=90)
     parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
@@ -72,11 +72,13 @@ def main():
     asked = prompts(options.requests)
     begin = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.threads) as pool:
-        answers = list(pool.map(lambda ids: ask(options.url, ids), asked))
+        answers = list(pool.map(lambda ids: ask(options.url, ids, options.tokens), asked))
     seconds = time.monotonic() - begin
-    again = range(0, options.requests, max(1, options.requests // N_AGAIN))
-    differ = sum(ask(options.url, asked[i])[0] != answers[i][0] for i in again)
-    print(f"{len(answers)} answers in {seconds:.2f} s, {len(answers) * N_OUT / seconds:.0f} "
+    apart = max(1, options.requests // max(1, options.again))
+    again = range(0, options.requests if options.again else 0, apart)
+    differ = sum(ask(options.url, asked[i], options.tokens)[0] != answers[i][0] for i in again)
+    n_tokens = len(answers) * options.tokens
+    print(f"{len(answers)} answers in {seconds:.2f} s, {n_tokens / seconds:.0f} "
           f"tokens/s, slowest {max(a[1] for a in answers):.2f} s; "
           f"{differ} of {len(again)} differ when alone")
     if options.strict and differ:

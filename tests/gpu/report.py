@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 from dataclasses import dataclass
@@ -201,8 +202,21 @@ class Report:
             total += op.times * one
         return total * 1e-6
 
+    def server_rows(self) -> list[Row]:
+        """The time between two tokens of 16 requests to a server with a model of 1 B."""
+        rows = []
+        for name, what in (("server", "asynchronous steps"), ("server-in-turn", "steps in turn")):
+            try:
+                log = (self.work / f"{name}.log").read_text(errors="replace")
+            except OSError:
+                continue
+            found = re.search(r"^between tokens: ([\d.]+) us", log, re.M)
+            if found:
+                rows.append(Row(f"1 B served, 16 decodes, {what}", None, "", float(found[1])))
+        return rows
+
     def table(self) -> str:
-        rows = self.kernel_rows() + self.model_rows()
+        rows = self.kernel_rows() + self.model_rows() + self.server_rows()
         if not rows:
             return "(nothing was timed)"
         lines = [f"{'what':46} {'floor us':>10} {'predicted':>16} {'measured us':>12} "

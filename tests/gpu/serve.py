@@ -1,9 +1,10 @@
-"""Start a server with random weights, let ask.py send 100 requests, end it by SIGTERM.
+"""Start a server with random weights, let ask.py send requests, end it by SIGTERM.
 
-    serve.py SERVER WORK MODEL PORT [--requests N]
+    serve.py SERVER WORK MODEL PORT NAME [OPTION...]
 
-The exit code is 1 if an answer was wrong or the server did not end with 0. The log of the server is
-WORK/tarn-server.log.
+First 100 requests that come and go, whose answers are checked; then 16 that decode side by side,
+for the time between two tokens. Options are the server's. The exit code is 1 if an answer was wrong
+or the server did not end with 0. The log of the server is WORK/tarn-NAME.log.
 """
 from __future__ import annotations
 
@@ -16,38 +17,61 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 
-def step_gap(url: str) -> str:
-    """Mean time between two steps, from the server's own histogram."""
+DECODES = ["--requests", "16", "--tokens", "256", "--again", "0"]
+
+
+def counters(url: str) -> dict[str, float]:
+    """The server's numbers by their names, without histograms' buckets; empty: no answer."""
     try:
         with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+            lines = answer.read().decode().splitlines()
     except OSError as error:
-        return f"no metrics: {error}"
-    values = {line.split("{")[0].split(" ")[0]: float(line.rsplit(" ", 1)[1])
-              for line in text.splitlines() if line.startswith("tarn:step_gap_seconds_")
-              and "_bucket" not in line}
-    n = values.get("tarn:step_gap_seconds_count", 0)
-    return f"step gap: {1e6 * values.get('tarn:step_gap_seconds_sum', 0) / n:.1f} us, mean of " \
-           f"{n:.0f}" if n else "no step gap was measured"
+        print(f"no metrics: {error}")
+        return {}
+    return {line.split("{")[0].split(" ")[0]: float(line.rsplit(" ", 1)[1]) for line in lines
+            if line and line[0] != "#" and "_bucket" not in line}
+
+
+def mean_us(before: dict[str, float], after: dict[str, float], name: str) -> str:
+    """The mean of a histogram in between."""
+    n, total = (after.get(name + end, 0) - before.get(name + end, 0) for end in ("_count", "_sum"))
+    return f"{1e6 * total / n:.1f} us, mean of {n:.0f}" if n else "not measured"
+
+
+def ask(url: str, *options: str) -> int:
+    return subprocess.run([sys.executable, str(HERE / "ask.py"), "--url", url, "--ready-seconds",
+                           "30", *options]).returncode
+
+
+def ask_all(url: str) -> int:
+    """Both kinds of requests, and a line of what the server measured of each."""
+    failed = ask(url)
+    before = counters(url)
+    print("step gap:", mean_us({}, before, "tarn:step_gap_seconds"), flush=True)
+    failed |= ask(url, *DECODES)
+    after = counters(url)
+    steps, ahead = (after.get(name, 0) - before.get(name, 0)
+                    for name in ("tarn:steps_total", "tarn:async_steps_total"))
+    print("between tokens:", mean_us(before, after, "vllm:inter_token_latency_seconds"))
+    print(f"asynchronous: {ahead:.0f} of {steps:.0f} steps", flush=True)
+    return failed
 
 
 def main() -> int:
-    program, work, model, port, *rest = sys.argv[1:]
-    url = f"http://127.0.0.1:{port}"
-    with open(Path(work) / "tarn-server.log", "wb") as log:
+    program, work, model, port, name, *options = sys.argv[1:]
+    with open(Path(work) / f"tarn-{name}.log", "wb") as log:
         server = subprocess.Popen([program, "--model", model, "--load-format", "dummy", "--device",
-                                   "cuda", "--port", port], stdout=log, stderr=subprocess.STDOUT)
+                                   "cuda", "--port", port, *options], stdout=log,
+                                  stderr=subprocess.STDOUT)
     try:
-        asked = subprocess.run([sys.executable, str(HERE / "ask.py"), "--url", url,
-                                "--ready-seconds", "30", *(rest or ["--requests", "100"])])
-        print(step_gap(url), flush=True)
+        failed = ask_all(f"http://127.0.0.1:{port}")
         server.send_signal(signal.SIGTERM)
         ended = server.wait(timeout=15)
     finally:
         server.kill()
     if ended:
-        print(f"the server ended with {ended}; see tarn-server.log")
-    return 1 if asked.returncode or ended else 0
+        print(f"the server ended with {ended}; see tarn-{name}.log")
+    return 1 if failed or ended else 0
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ def make_steps(bin_dir: Path, work: Path) -> list[Step]:
                           "prefill:64@16384"]
     server = [python, str(HERE / "serve.py"), str(bin_dir / "tarn-server"), str(work),
               str(HERE / "model-1b"), str(PORT)]
+    in_turn = [*server, "server-in-turn", "--no-async-scheduling"]
     return [
         # Every kernel against the reference on small shapes: does anything work at all?
         Step("first", 20, kernel_tests(bin_dir, "first", {}), n_beside=4),
@@ -85,7 +86,8 @@ def make_steps(bin_dir: Path, work: Path) -> list[Step]:
                                  "--quantization", "fp8")]),
         Step("torch", 30, [Command("torch", [python, str(HERE / "torch_peer.py"),
                                              str(work / "torch.csv")])]),
-        Step("server", 45, [Command("server", server)]),
+        Step("server", 45, [Command("server", [*server, "server"]),
+                            Command("server-in-turn", in_turn)]),
         Step("speed", 45, [Command("speed", [speed, "--max-seconds", "40",
                                              str(work / "speed.csv")], FULL_SIZE)]),
         Step("invariant", 20, [Command("invariant", [speed, "--invariant", "--max-seconds", "16",

@@ -31,16 +31,21 @@ if "--version" in sys.argv:
     print("tarn-server stand-in"); sys.exit(0)
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    asked = [0]
     def reply(self, body):
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
     def do_GET(self):
-        self.reply(b"tarn:step_gap_seconds_sum{{}} 0.001\\ntarn:step_gap_seconds_count{{}} 10\\n")
+        self.asked[0] += 1
+        self.reply(b"tarn:step_gap_seconds_sum{{}} 0.001\\ntarn:step_gap_seconds_count{{}} 10\\n"
+                   b"vllm:inter_token_latency_seconds_sum{{}} %d\\n"
+                   b"vllm:inter_token_latency_seconds_count{{}} %d\\n"
+                   % (self.asked[0], 1000 * self.asked[0]))
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.reply(json.dumps({{"choices": [{{"token_ids": [1] * 32}}],
+        self.reply(json.dumps({{"choices": [{{"token_ids": [1] * body["max_tokens"]}}],
                                 "usage": {{"prompt_tokens": len(body["prompt"])}}}}).encode())
     def log_message(self, *_):
         pass
@@ -144,10 +149,13 @@ def a_whole_run_brings_back_tables_and_logs() -> None:
     files = machine.unpack()
     assert n_rows(files, "decisive.csv") > 20 and n_rows(files, "ceilings.csv") == 8
     for name in ("full_gemm.log", "synccheck_small.log", "server.log", "tarn-server.log",
+                 "server-in-turn.log", "tarn-server-in-turn.log",
                  "bench-8b.json", "speed.csv", "invariant.csv", "torch.log"):
         assert name in files, sorted(files)
     assert "100 answers" in files["server.log"] and "step gap: 100.0 us" in files["server.log"]
     report = machine.report()
+    for what in ("asynchronous steps", "steps in turn"):
+        assert re.search(rf"1 B served, 16 decodes, {what} +0.0 +1000.0 ", report), report
     import predict
     for words in ("Stand-in", "floor us", "attention 8B", "70 to 85 %",
                   *(f"8 B {case.name}" for case in predict.CASES)):

@@ -55,15 +55,11 @@ static void submit(uint32_t slot, const char *text, int32_t priority)
                   now_ns);
 }
 
-/* Run one step; each item that reaches the end of the known ids gets one. Return the items. */
-static uint32_t step(void)
+/* End the step; each item that reaches the end of the known ids gets one. */
+static void end_step(void)
 {
-    (void)cache_poll(cache, now_ns);
-    uint32_t n = lineup_begin(&lineup, now_ns);
-
-    assert_int_equal(lineup.n_failed, 0);
     now_ns += STEP_NS;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < lineup.n_items; i++) {
         const struct plan_item *item = &lineup.items[i];
         struct sched_seq q = scheduler_seq(lineup.scheduler, item->slot);
         bool got = q.n_computed + item->n_tokens == q.n_known;
@@ -74,6 +70,23 @@ static uint32_t step(void)
     }
     lineup_check(&lineup);
     cache_check(cache);
+}
+
+static uint32_t begin_step(void)
+{
+    (void)cache_poll(cache, now_ns);
+    uint32_t n = lineup_begin(&lineup, now_ns);
+
+    assert_int_equal(lineup.n_failed, 0);
+    return n;
+}
+
+/* Run one step. Return the items. */
+static uint32_t step(void)
+{
+    uint32_t n = begin_step();
+
+    end_step();
     return n;
 }
 
@@ -288,6 +301,110 @@ static void a_plan_made_ahead_is_used_unless_somebody_came(void **state)
     close_all();
 }
 
+/* --- a step that follows --- */
+
+/* arg: the slot that may not, or NULL. */
+static bool may(const void *arg, uint32_t slot)
+{
+    return !arg || *(const uint32_t *)arg != slot;
+}
+
+/* Plan the next step, and begin it before the one under way has ended. */
+static bool follow(const uint32_t *but)
+{
+    lineup_ahead(&lineup, now_ns);
+    return lineup_follow(&lineup, may, but, now_ns);
+}
+
+static uint32_t n_slots_of(uint32_t slot)
+{
+    struct cache_view view;
+
+    cache_seq_view(lineup.seqs[slot].kv, &view);
+    return view.n_slots;
+}
+
+/* Two sequences that decode. */
+static void open_decodes(uint32_t n_blocks)
+{
+    open_all(n_blocks, 3);
+    submit(0, "A", 0);
+    submit(1, "B", 0);
+    assert_int_equal(step(), 2);
+    assert_int_equal(step(), 2);
+    assert_true(counts(0).n_known == 35 && counts(1).n_known == 34);
+}
+
+static void a_step_follows_before_the_other_has_ended(void **state)
+{
+    (void)state;
+    open_decodes(20);
+    assert_int_equal(begin_step(), 2);
+    for (uint32_t i = 0; i < 70; i++) { /* across ends of blocks */
+        uint32_t known = counts(0).n_known;
+        if (i == 37) { /* the 40 tokens of cache_seq_open() */
+            lineup_end(&lineup, 0, true, now_ns);
+            break;
+        }
+        assert_true(follow(NULL));
+        assert_int_equal(lineup.n_next, 2);
+        assert_true(counts(0).n_known == known && n_slots_of(0) == known + 1);
+        end_step();
+        assert_int_equal(counts(0).n_known, known + 1);
+        lineup_resume(&lineup);
+        assert_true(lineup.n_items == 2 && lineup.n_next == 0);
+    }
+    assert_true(lineup.n_planned_ahead == 37);
+    close_all();
+}
+
+static void an_end_takes_a_sequence_out_of_the_step_that_follows(void **state)
+{
+    (void)state;
+    open_decodes(20);
+    assert_int_equal(begin_step(), 2);
+    assert_true(follow(NULL));
+    end_step();
+    lineup_end(&lineup, 0, true, now_ns);
+    assert_true(lineup.n_next == 1 && lineup.next[0].slot == 1);
+    submit(0, "C", 0); /* another one in the same slot */
+    lineup_check(&lineup);
+    lineup_resume(&lineup);
+    assert_int_equal(lineup.n_items, 1);
+    assert_false(follow(NULL)); /* it is to be admitted */
+    end_step();
+    assert_true(counts(0).waits && counts(1).n_known == 36);
+    assert_int_equal(step(), 2);
+    lineup_end(&lineup, 1, false, now_ns);
+    close_all();
+}
+
+static void a_step_that_needs_more_than_ids_waits(void **state)
+{
+    const uint32_t first = 0;
+
+    (void)state;
+    open_decodes(5); /* one is left */
+    assert_int_equal(begin_step(), 2);
+    assert_false(follow(&first)); /* the owner says no */
+    submit(2, "C", -1);
+    assert_false(follow(NULL)); /* it takes the place of others */
+    lineup_end(&lineup, 2, false, now_ns);
+    end_step();
+    while (counts(0).n_known < 64) { /* the next but one needs a block, and so does 1 */
+        assert_int_equal(begin_step(), 2);
+        end_step();
+    }
+    assert_int_equal(begin_step(), 2);
+    bool follows = follow(NULL); /* takes the last block */
+    assert_true(follows);
+    end_step();
+    lineup_resume(&lineup);
+    assert_false(follow(NULL)); /* it preempts one of the two */
+    end_step();
+    close_all();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +417,9 @@ int main(void)
         cmocka_unit_test(a_sequence_that_lost_its_step_waits_and_computes_it_again),
         cmocka_unit_test(a_prompt_that_lost_its_first_chunk_is_admitted_again),
         cmocka_unit_test(a_plan_made_ahead_is_used_unless_somebody_came),
+        cmocka_unit_test(a_step_follows_before_the_other_has_ended),
+        cmocka_unit_test(an_end_takes_a_sequence_out_of_the_step_that_follows),
+        cmocka_unit_test(a_step_that_needs_more_than_ids_waits),
     };
 
     if (!open_device())

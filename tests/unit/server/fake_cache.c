@@ -333,6 +333,7 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     out->n_query_preemptions = 3;
     out->n_plans_ahead = 34;
     out->n_graph_steps = 35;
+    out->n_async_steps = 42;
     out->cost_error = 0.125;
     out->scheduler = (struct scheduler_stats){.n_levels = 3,
                                               .n_in_level = {35, 36, 37},

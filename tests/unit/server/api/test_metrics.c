@@ -315,6 +315,7 @@ static void scheduling_is_told_by_level_and_reason(void **state)
     assert_true(value(page, "tarn:demotions_total", "") == 39);
     assert_true(value(page, "tarn:plans_ahead_total", "") == 34);
     assert_true(value(page, "tarn:graph_steps_total", "") == 35);
+    assert_true(value(page, "tarn:async_steps_total", "") == 42);
     assert_true(value(page, "tarn:cost_model_relative_error", "") == 0.125);
     assert_true(value(page, "tarn:step_seconds_count", "") == 1);
     assert_true(value(page, "tarn:step_gap_seconds_count", "") == 2);
