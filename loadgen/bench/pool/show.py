@@ -193,8 +193,8 @@ def print_workload(name: str, part: dict) -> None:
             f"{name} {100 * o['hit_share']:.1f} % ({o['held_blocks']:.0f} blocks held, "
             f"{o['running']:.1f} running)" for name, o in ideal.items()))
     print(f"{'policy':12} {'run':9} {'hits':>6} {'remote':>6} {'req/s':>6} {'mean':>7} {'P50':>7} "
-          f"{'P99':>7} {'refused':>7} {'failed':>6} {'computed':>9} {'CV':>5} {'access':>6} "
-          f"{'B/token':>8} "
+          f"{'P99':>7} {'refused':>7} {'failed':>6} {'computed':>9} {'CPU s':>6} {'CV':>5} "
+          f"{'access':>6} {'B/token':>8} "
           f"{'router':>6}")
     for policy, row in part["policies"].items():
         for run, r in row.items():
@@ -204,6 +204,7 @@ def print_workload(name: str, part: dict) -> None:
                   f"{r['requests_per_s']:6.2f} " + " ".join(
                       f"{r[f'{t}_ttft_s']:7.3f}" for t in ("mean", "p50", "p99"))
                   + f" {r['refused']:7} {r['failed']:6} {r['computed_tokens']:9.0f} "
+                  f"{r.get('cpu_s', 0):6.2f} "
                   f"{r['computed_cv']:5.2f} {r.get('access_cv', 0):6.2f} "
                   f"{f'{per:8.0f}' if per else '        '} "
                   f"{100 * r['router_busy']:5.1f}%")
