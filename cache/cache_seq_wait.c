@@ -143,6 +143,7 @@ static void ask_pool(struct cache_seq *s, uint32_t n)
                             .n = n,
                             .n_delayed = 1 + c->n_seqs - c->n_loading,
                             .wait_s = is_told ? fmax(s->due_s - store_now_s(c->store), 0) : 0,
+                            .is_again = s->n_looks > 0,
                             .others = s->lookups,
                             .n_others = s->has_looked ? s->n_lookups : 0});
     s->has_looked = true;

@@ -189,7 +189,8 @@ struct store_ask {
     double wait_s;          /* how long the request is expected to wait in any case */
     const uint32_t *others; /* [n_others] found lookups: their lenders are not asked */
     uint32_t n_others;
-    bool is_part; /* only for queries to blocks [from, n): nothing enters the tree */
+    bool is_again; /* the request asked before */
+    bool is_part;  /* only for queries to blocks [from, n): nothing enters the tree */
     uint32_t from;
 };
 /* Ask the pool for a path, if that is worth it. Found blocks enter the tree. STORE_NO_LOOKUP:

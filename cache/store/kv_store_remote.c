@@ -487,6 +487,7 @@ static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_
                             .starts = starts,
                             .n_starts = n_starts,
                             .n_local = l->n_local,
+                            .is_again = ask->is_again,
                             .disk_ns = l->is_part ? 0 : disk_ns_of(st, l, at_token, ask),
                             .avoid = avoid,
                             .n_avoid = lenders(st, ask, avoid)});
