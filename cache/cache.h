@@ -215,6 +215,10 @@ bool cache_seq_prefetch(struct cache_seq *s);
  * sequence before this one is loading. The first sequence may evict any unused node; the others
  * stay within prefetch_share. False: no more can be read now, do not ask for later sequences. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
+/* Begin to look up once more what no tier here has, if the pool's answer is old: other instances
+ * may have computed it since, or compute it now. Call it for a waiting sequence that is about to
+ * run. It is loading then. */
+void cache_seq_look_again(struct cache_seq *s);
 /* Whether the sequence should wait for reads. With a slow tier this is true from opening until
  * cache_seq_load() finds nothing to wait for. */
 bool cache_seq_is_loading(const struct cache_seq *s);

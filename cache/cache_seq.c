@@ -248,7 +248,7 @@ static void let_go(struct cache_seq *s, bool leaves)
     s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
     set_loading(s, cache_reads_slow(s->cache));
     s->has_looked = s->has_chosen = false;
-    s->n_offered = s->n_spread = 0;
+    s->n_offered = s->n_spread = s->n_looks = 0;
 }
 
 void cache_seq_drop(struct cache_seq *s)

@@ -78,6 +78,8 @@ struct cache_seq {
     bool is_reading; /* all reads were under way when n_load_events had this value */
     uint64_t n_load_events;
     bool has_looked;                  /* the pool was asked, or need not be */
+    uint32_t n_looks;                 /* how often it was asked again */
+    double looked_s;                  /* when it was asked last */
     uint32_t promised0, promised_end; /* blocks that the pool knows as coming; end 0: none */
     uint32_t lookups[SEQ_LOOKUPS_MAX], n_lookups; /* of which it is a user while it loads */
     uint32_t own_lookup; /* its latest one for the tree; STORE_NO_LOOKUP: none */

@@ -12,6 +12,10 @@
  * these seconds. */
 #define DUE_SHARE 0.1
 #define DUE_SECONDS 0.05
+/* Age at which an answer of the pool is old, as a share of the time of a lookup, and how often it
+ * doubles at most. */
+#define OLD_SHARE 0.25
+#define LOOKS_MAX 20
 
 void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
 {
@@ -139,14 +143,17 @@ static void ask_pool(struct cache_seq *s, uint32_t n)
                             .n = n,
                             .n_delayed = 1 + c->n_seqs - c->n_loading,
                             .wait_s = is_told ? fmax(s->due_s - store_now_s(c->store), 0) : 0,
+                            .is_again = s->n_looks > 0,
                             .others = s->lookups,
                             .n_others = s->has_looked ? s->n_lookups : 0});
     s->has_looked = true;
+    s->looked_s = store_now_s(c->store);
     if (s->own_lookup != STORE_NO_LOOKUP)
         s->lookups[s->n_lookups++] = s->own_lookup;
 }
 
-/* Ask the pool for what no tier here has. True: an answer is awaited. */
+/* Ask the pool for what no tier here has. True: an answer is awaited. Who waits itself promises
+ * nothing. */
 static bool looks_elsewhere(struct cache_seq *s)
 {
     uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
@@ -156,7 +163,10 @@ static bool looks_elsewhere(struct cache_seq *s)
         if (!is_looking(s))
             ask_pool(s, n);
     }
-    return is_looking(s);
+    if (!is_looking(s))
+        return false;
+    end_promise(s);
+    return true;
 }
 
 /* The blocks before the remote part could not be read: read the rest, too, or compute it. */
@@ -207,6 +217,29 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
     return state != STORE_CANNOT_LOAD;
 }
 
+/* Each further time the answer has to be twice as old, so a sequence that waits long asks seldom. */
+static bool is_answer_old(const struct cache_seq *s)
+{
+    const struct store *st = s->cache->store;
+    int n = s->n_looks < LOOKS_MAX ? (int)s->n_looks : LOOKS_MAX;
+
+    return store_now_s(st) - s->looked_s > ldexp(OLD_SHARE * store_lookup_seconds(st), n);
+}
+
+void cache_seq_look_again(struct cache_seq *s)
+{
+    cache_assert_owner(s->cache);
+    if (!s->cache->pool || !s->has_looked || s->is_loading || s->n_blocks > 0 ||
+        s->remote.n_parts > 0 || !is_answer_old(s))
+        return;
+    struct ktree_match m = match_path(s);
+    if (m.n_blocks >= n_keys_to_match(s))
+        return;
+    s->n_looks++;
+    s->has_looked = s->has_chosen = s->is_reading = false;
+    set_loading(s, true);
+}
+
 void cache_seq_begin_wait(struct cache_seq *s)
 {
     s->waits = true;
@@ -230,7 +263,7 @@ void cache_seq_sleep(struct cache_seq *s)
     end_queries(s);
     set_loading(s, cache_reads_slow(s->cache));
     s->is_reading = s->has_looked = s->has_chosen = false;
-    s->n_offered = s->n_spread = 0;
+    s->n_offered = s->n_spread = s->n_looks = 0;
 }
 
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,

@@ -153,6 +153,15 @@ static uint32_t view_reclaimable(void *arg, uint32_t slot)
     return cache_seq_reclaimable(((struct lineup *)arg)->seqs[slot].kv);
 }
 
+/* The sequence is about to run: ask other instances again what they have, if their answer is old.
+ */
+static void look_again(struct cache_seq *kv)
+{
+    cache_seq_look_again(kv);
+    if (cache_seq_is_loading(kv))
+        (void)cache_seq_load(kv, false);
+}
+
 /* Whether the plan passes the sequence over because its KV is being read. The first such answer
  * starts the timer of load_timeout_ns. */
 static bool view_is_loading(void *arg, uint32_t slot)
@@ -160,6 +169,8 @@ static bool view_is_loading(void *arg, uint32_t slot)
     struct lineup *l = arg;
     struct sequence *q = &l->seqs[slot];
 
+    if (!cache_seq_is_loading(q->kv))
+        look_again(q->kv);
     if (!cache_seq_is_loading(q->kv))
         return false;
     if (q->wanted_ns == 0) {

@@ -132,6 +132,7 @@ struct pool_path {
     const uint32_t *starts;
     uint32_t n_starts;
     uint32_t n_local;
+    bool is_again;         /* asked before: only holders of a later segment are asked */
     uint64_t disk_ns;      /* a peer that reads blocks from its disk may take so long; within the
                          deadline of the lookup; 0: no peer reads */
     const uint64_t *avoid; /* [n_avoid] ids of instances that are not asked */

@@ -88,6 +88,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->n = n;
     t->n_local = path->n_local;
     t->disk_ns = path->disk_ns;
+    t->is_again = path->is_again;
     t->n_avoid = path->n_avoid;
     if (t->n_avoid > 0)
         memcpy(t->avoid, path->avoid, t->n_avoid * sizeof *t->avoid);

@@ -117,6 +117,7 @@ struct pool_ticket {
                          ones; then the end of the last one */
     uint32_t n_starts;
     uint64_t disk_ns; /* as struct pool_path */
+    bool is_again;    /* the same */
     uint64_t avoid[POOL_AVOID_MAX];
     uint32_t n_avoid;
     struct pool_found found;   /* before `state` says so; so is the next one */

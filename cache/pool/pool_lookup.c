@@ -297,6 +297,13 @@ static void note_named(struct pool *p, struct pool_ticket *t)
             t->n_named = t->starts[t->at] + 1;
 }
 
+/* Whether the deepest segment that somebody holds begins before what is missing here. Its holders
+ * seldom have more of this branch, and those that had any lent it when they were asked first. */
+static bool is_known(const struct pool_ticket *t)
+{
+    return t->is_again && t->n_holders > 0 && t->starts[t->at] < t->n_local;
+}
+
 void pool_lookup_found(struct pool *p, const struct directory_event *e)
 {
     struct pool_ticket *t = ticket_of(p, e->tag);
@@ -308,7 +315,10 @@ void pool_lookup_found(struct pool *p, const struct directory_event *e)
     t->n_holders = e->at < t->n_starts ? e->n_holders : 0;
     memcpy(t->holders, e->holders, sizeof t->holders);
     note_named(p, t);
-    ask_next(p, t);
+    if (is_known(t))
+        end_lookup(p, t, false);
+    else
+        ask_next(p, t);
 }
 
 void pool_lookup_not_now(struct pool *p, uint64_t tag)

@@ -193,12 +193,15 @@ struct store_ask {
     double wait_s;          /* how long the request is expected to wait in any case */
     const uint32_t *others; /* [n_others] found lookups: their lenders are not asked */
     uint32_t n_others;
-    bool is_part; /* only for queries to blocks [from, n): nothing enters the tree */
+    bool is_again; /* the request asked before */
+    bool is_part;  /* only for queries to blocks [from, n): nothing enters the tree */
     uint32_t from;
 };
 /* Ask the pool for a path, if that is worth it. Found blocks enter the tree. STORE_NO_LOOKUP:
  * everything is known, or it is not worth it, or it is not possible now. */
 uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask);
+/* How long a lookup is expected to take. */
+double store_lookup_seconds(const struct store *st);
 /* Whether the lookup has found less than other instances are said to have. */
 bool store_leaves_more(const struct store *st, uint32_t lookup);
 /* A sequence here is going to compute blocks [from, n) of this path: peers that ask for them wait.

@@ -428,9 +428,10 @@ static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
 }
 
 /* The time that a peer may take to read the path from its disk, or to compute what it is about to:
- * with the pull after it, no longer than computing here delays n_delayed sequences in all. */
+ * with the pull after it, and beyond the time that the request waits in any case, no longer than
+ * computing here delays n_delayed sequences in all. */
 static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint32_t at_token,
-                           uint32_t n_delayed)
+                           const struct store_ask *ask)
 {
     const struct store_remote *r = st->remote;
     double bytes = (double)(l->n - l->n_local) * (double)st->block_bytes, s;
@@ -440,8 +441,8 @@ static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint3
         return UINT64_MAX;
     for (uint32_t i = l->n_local; i < l->n; i++)
         n_tokens += l->meta[i].n_tokens;
-    s = n_delayed * st->config.seconds(st->config.seconds_arg, at_token, n_tokens) - r->latency_s -
-        bytes * r->s_per_byte;
+    s = ask->n_delayed * st->config.seconds(st->config.seconds_arg, at_token, n_tokens) +
+        ask->wait_s - r->latency_s - bytes * r->s_per_byte;
     return s > 0 ? (uint64_t)(s * 1e9) : 0;
 }
 
@@ -490,7 +491,8 @@ static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_
                             .starts = starts,
                             .n_starts = n_starts,
                             .n_local = l->n_local,
-                            .disk_ns = l->is_part ? 0 : disk_ns_of(st, l, at_token, ask->n_delayed),
+                            .is_again = ask->is_again,
+                            .disk_ns = l->is_part ? 0 : disk_ns_of(st, l, at_token, ask),
                             .avoid = avoid,
                             .n_avoid = lenders(st, ask, avoid)});
 }
@@ -516,6 +518,11 @@ uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask)
         return STORE_NO_LOOKUP;
     }
     return number_of(r, l);
+}
+
+double store_lookup_seconds(const struct store *st)
+{
+    return st->remote->lookup_s + st->remote->latency_s;
 }
 
 bool store_is_looking(const struct store *st, uint32_t lookup)

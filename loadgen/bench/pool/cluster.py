@@ -102,6 +102,7 @@ class Cluster:
                 self.stack.enter_context(s)
             if has_pool:
                 wait_for_pool(self.servers, n)
+            self.start_cpu_s = self.cpu_s()
             self.router = self.stack.enter_context(common.Server([
                 sys.executable, str(Path(__file__).with_name("router.py")), "--policy", routing,
                 "--instances", ",".join(s.url for s in self.servers),
@@ -115,6 +116,9 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
+
+    def cpu_s(self) -> float:
+        return sum(s.metrics()["process_cpu_seconds_total"] for s in self.servers)
 
     def figures(self) -> dict:
         """Counts of all instances since their start."""
@@ -137,6 +141,7 @@ class Cluster:
             "hit_share_by_tier": {t: sum(tokens[t]) / total for t in TIERS if total},
             "pulled_bytes": pulled,
             "pulled_bytes_per_remote_token": ratio(pulled, sum(tokens["remote"])),
+            "cpu_s": self.cpu_s() - self.start_cpu_s,
             "computed_cv": variation(tokens["computed"]),
             "access_cv": variation(of("tarn:pool_accessed_tokens_total")),
             "requests_cv": variation(of("vllm:prompt_tokens_total")),

@@ -102,9 +102,13 @@ class ConsistentHash:
                            for k in range(RING_POINTS))
         self.instances = instances
 
+    def place_of(self, request: dict) -> int:
+        """The number of the instance."""
+        at = bisect.bisect(self.ring, (place(hash_key(request)),))
+        return self.ring[at % len(self.ring)][1]
+
     async def choose(self, path: str, body: bytes) -> Instance:
-        at = bisect.bisect(self.ring, (place(hash_key(json.loads(body))),))
-        return self.instances[self.ring[at % len(self.ring)][1]]
+        return self.instances[self.place_of(json.loads(body))]
 
 
 def place(text: str) -> int:

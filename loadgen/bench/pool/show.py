@@ -24,11 +24,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Callable
 
 import decode
 import instructions
 from cluster import POLICIES, Cluster, common, write_model
 from oracle import BLOCK, Paths
+from router import ConsistentHash, Instance
+from saturated import Saturated
 from workloads import WORKLOADS, Workload
 
 PARTS = (*WORKLOADS, "decode", "instructions")
@@ -99,6 +102,21 @@ def oracle_of(paths: Paths, n_blocks: int, n: int) -> dict:
             "lru_round_robin": paths.lru(n_blocks // n, n, lambda i: i % n)}
 
 
+def saturated_of(args: argparse.Namespace, paths: Paths, workload: Workload, lengths: list[int],
+                 n_blocks: int) -> dict:
+    """The same with requests that run and hold their memory, args.concurrency inside."""
+    n = args.instances
+    ring = ConsistentHash([Instance(f"http://none:{i}") for i in range(n)])
+    hashed = [ring.place_of(r) for r in workload.requests]
+
+    def run(server_of: Callable[[int], int], is_shared: bool, knows_future: bool = False) -> dict:
+        one = Saturated(paths, lengths, server_of, n, args.max_num_seqs, args.concurrency)
+        return one.run(n_blocks, is_shared, knows_future)
+    return {"hash": run(hashed.__getitem__, False), "round_robin": run(lambda i: i % n, False),
+            "lru_shared": run(lambda i: i % n, True),
+            "best_shared": run(lambda i: i % n, True, True)}
+
+
 def run_workload(bench: Bench, name: str, store: common.Store) -> None:
     args = bench.args
     workload = WORKLOADS[name](args)
@@ -118,6 +136,8 @@ def run_workload(bench: Bench, name: str, store: common.Store) -> None:
                 "concurrency": args.concurrency, "output_len": args.output_len,
                 "server_options": list(map(str, bench.server_options()))}
     out = {"settings": settings, "oracle": oracle_of(paths, n_blocks, args.instances),
+           "saturated_oracle": saturated_of(args, paths, workload, list(map(len, prompts)),
+                                            n_blocks),
            "policies": old.get("policies", {}) if old.get("settings") == settings else {}}
     file = workload.write(bench.folder / f"{name}.jsonl", args.output_len)
     n = len(workload.requests)
@@ -167,9 +187,14 @@ def print_workload(name: str, part: dict) -> None:
     print(f"an ideal shared cache would find {100 * o['best_shared']:.1f} %, one without limit "
           f"{100 * o['endless']:.1f} %; LRU shared {100 * o['lru_shared']:.1f} %, behind round "
           f"robin {100 * o['lru_round_robin']:.1f} %")
+    ideal = part.get("saturated_oracle", {})
+    if ideal:
+        print(f"with {s['concurrency']} inside: " + ", ".join(
+            f"{name} {100 * o['hit_share']:.1f} % ({o['held_blocks']:.0f} blocks held, "
+            f"{o['running']:.1f} running)" for name, o in ideal.items()))
     print(f"{'policy':12} {'run':9} {'hits':>6} {'remote':>6} {'req/s':>6} {'mean':>7} {'P50':>7} "
-          f"{'P99':>7} {'refused':>7} {'failed':>6} {'computed':>9} {'CV':>5} {'access':>6} "
-          f"{'B/token':>8} "
+          f"{'P99':>7} {'refused':>7} {'failed':>6} {'computed':>9} {'CPU s':>6} {'CV':>5} "
+          f"{'access':>6} {'B/token':>8} "
           f"{'router':>6}")
     for policy, row in part["policies"].items():
         for run, r in row.items():
@@ -179,6 +204,7 @@ def print_workload(name: str, part: dict) -> None:
                   f"{r['requests_per_s']:6.2f} " + " ".join(
                       f"{r[f'{t}_ttft_s']:7.3f}" for t in ("mean", "p50", "p99"))
                   + f" {r['refused']:7} {r['failed']:6} {r['computed_tokens']:9.0f} "
+                  f"{r.get('cpu_s', 0):6.2f} "
                   f"{r['computed_cv']:5.2f} {r.get('access_cv', 0):6.2f} "
                   f"{f'{per:8.0f}' if per else '        '} "
                   f"{100 * r['router_busy']:5.1f}%")

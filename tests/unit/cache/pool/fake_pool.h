@@ -3,7 +3,8 @@
  * Every cache that is opened with a pool gets one of FAKE_N_POOLS fakes. A lookup asks the others
  * one after the other. fake_step() does what is due: it passes asks on, copies what reads asked
  * for, and ends leases. A query is answered at once, by fake_tile(). Faults are set per fake. Lent
- * blocks must keep their bytes until their lease has ended: the fake checks this.
+ * blocks must keep their bytes until their lease has ended: the fake checks this. With
+ * fake_directory, a lookup asks only the instance that this names.
  *
  * Include it once, behind tests/unit/test.h. Owns the fakes. One thread. A failure ends the test.
  * Units: nanoseconds, blocks. */
@@ -108,6 +109,9 @@ struct pool {
 };
 
 static struct pool fakes[FAKE_N_POOLS];
+
+/* The fake that the ticket of fake p asks; FAKE_N_POOLS: none. NULL: all are asked in turn. */
+static uint32_t (*fake_directory)(const struct pool *p, const struct fake_ticket *t);
 
 static uint32_t fake_number(const struct pool *p)
 {
@@ -559,23 +563,36 @@ static bool fake_is_avoided(const struct fake_ticket *t)
     return false;
 }
 
+/* Choose the next peer to ask. False: there is none. */
+static bool fake_choose(const struct pool *p, struct fake_ticket *t)
+{
+    if (fake_directory && !t->is_offered) {
+        bool is_first = t->peer == UINT32_MAX;
+
+        t->peer = is_first ? fake_directory(p, t) : FAKE_N_POOLS;
+        return t->peer < FAKE_N_POOLS;
+    }
+    if (!t->is_offered && t->peer == UINT32_MAX)
+        t->peer = fake_number(p);
+    for (uint32_t tried = 0; tried < FAKE_N_POOLS; tried++) {
+        t->peer = (t->peer + 1) % FAKE_N_POOLS;
+        if (t->peer == fake_number(p)) /* all were asked */
+            return false;
+        if (fakes[t->peer].is_open && !fakes[t->peer].is_away && !fake_is_avoided(t))
+            break;
+    }
+    return true;
+}
+
 static void fake_ask_next(struct pool *p, uint32_t ticket)
 {
     struct fake_ticket *t = &p->tickets[ticket];
-    uint32_t tried = 0;
 
     if (t->lease != UINT32_MAX || t->is_found || t->is_over || p->holds_back)
         return;
-    if (!t->is_offered && t->peer == UINT32_MAX)
-        t->peer = fake_number(p);
-    for (; tried < FAKE_N_POOLS; tried++) {
-        t->peer = (t->peer + 1) % FAKE_N_POOLS;
-        if (t->peer == fake_number(p)) { /* all were asked */
-            t->is_over = true;
-            return;
-        }
-        if (fakes[t->peer].is_open && !fakes[t->peer].is_away && !fake_is_avoided(t))
-            break;
+    if (!fake_choose(p, t)) {
+        t->is_over = true;
+        return;
     }
     for (uint32_t i = 0; i < POOL_LEASES_MAX; i++) {
         struct fake_lease *l = &fakes[t->peer].leases[i];

@@ -193,9 +193,9 @@ static enum status query_kv(const struct cache *c, const struct open_seq *o, uin
     return s;
 }
 
-/* Attach, compare the KV that was found, compute the rest. Returns the tokens that were found;
- * UINT32_MAX: there was no room. */
-static uint32_t compute_kv(struct cache *c, const struct open_seq *o, uint32_t *found)
+/* Attach, compare the KV that was found, write the rest, without committing it. Returns the tokens
+ * that were found; UINT32_MAX: there was no room. */
+static uint32_t attach_kv(struct cache *c, const struct open_seq *o, uint32_t *found)
 {
     size_t bytes = kv_block_bytes(cache_pool(c));
     unsigned char kv[4096];
@@ -220,7 +220,16 @@ static uint32_t compute_kv(struct cache *c, const struct open_seq *o, uint32_t *
             memcpy(block_at(c, v.blocks[k]), kv, bytes);
         pos += n;
     }
-    cache_seq_commit(o->s, o->q.p.n_ids - hit);
+    return hit;
+}
+
+/* The same, and commit the rest. */
+static uint32_t compute_kv(struct cache *c, const struct open_seq *o, uint32_t *found)
+{
+    uint32_t hit = attach_kv(c, o, found);
+
+    if (hit != UINT32_MAX)
+        cache_seq_commit(o->s, o->q.p.n_ids - hit);
     return hit;
 }
 

@@ -482,6 +482,88 @@ static void a_promise_is_awaited_for_a_bounded_time(void **state)
     cache_seq_close(second.s);
 }
 
+/* Computing everything takes 0.26 ms, and the request runs in 30 ms in any case. */
+static void a_promise_is_awaited_while_the_request_waits_in_any_case(void **state)
+{
+    static const double fast = 1e-6;
+    struct cache_config config = pool_config_of(32, 0, false);
+    struct cache *a = join(32, 0), *b;
+    struct open_seq first, second;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &fast;
+    b = join_with(&config);
+    pass_ms(1);
+    begin_to_compute(a, &first, "ABCD");
+    seq(b, &second, "ABCDEF");
+    cache_seq_expect(second.s, fake_now + 30000000);
+    for (uint32_t i = 0; i < 20; i++) {
+        (void)cache_seq_load(second.s, true);
+        assert_true(cache_seq_is_loading(second.s));
+        step_all();
+    }
+    assert_int_equal(compute_kv(a, &first, NULL), 0);
+    (void)wait_loaded(b, second.s);
+    assert_int_equal(compute_kv(b, &second, NULL), 4 * B);
+    cache_seq_close(first.s);
+    cache_seq_close(second.s);
+}
+
+static void what_was_computed_elsewhere_since_the_answer_is_found(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq o;
+
+    (void)state;
+    begin_to_compute(b, &o, "ABCDEF"); /* nobody has it, and it waits for its turn */
+    ask(a, "ABCD");
+    cache_seq_look_again(o.s);
+    assert_true(cache_seq_is_loading(o.s));
+    (void)wait_loaded(b, o.s);
+    assert_int_equal(compute_kv(b, &o, NULL), 4 * B);
+    cache_seq_close(o.s);
+}
+
+static void a_request_that_waits_long_asks_seldom(void **state)
+{
+    struct cache *b = join(32, 0);
+    struct open_seq o;
+
+    (void)state;
+    (void)join(32, 0);
+    begin_to_compute(b, &o, "ABCDEF");
+    for (uint32_t ms = 0; ms < 1000; ms++) {
+        cache_seq_look_again(o.s);
+        (void)cache_seq_load(o.s, true);
+        step_all();
+    }
+    assert_in_range(fake_of(b)->n_lookups, 4, 14);
+    cache_seq_close(o.s);
+}
+
+static void who_looks_again_promises_nothing_meanwhile(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq first, second;
+
+    (void)state;
+    begin_to_compute(a, &first, "ABCD");
+    seq(b, &second, "ABCDEF");
+    (void)cache_seq_load(second.s, true);
+    pass_ms(5);
+    assert_true(cache_seq_is_loading(second.s));
+    fake_of(a)->holds_back = true;
+    cache_seq_look_again(first.s);
+    (void)cache_seq_load(first.s, true);
+    assert_true(cache_seq_is_loading(first.s));
+    assert_true(wait_loaded(b, second.s) <= 5);
+    fake_of(a)->holds_back = false;
+    (void)wait_loaded(a, first.s); /* it waits for the second one now, for a bounded time */
+    cache_seq_close(first.s);
+    cache_seq_close(second.s);
+}
+
 static void two_that_ask_each_other_do_not_wait_for_each_other(void **state)
 {
     struct cache *a = join(32, 0), *b = join(32, 0);
@@ -684,6 +766,12 @@ int main(void)
                                   leave_world),
         cmocka_unit_test_teardown(a_promise_that_is_not_kept_ends_the_wait, leave_world),
         cmocka_unit_test_teardown(a_promise_is_awaited_for_a_bounded_time, leave_world),
+        cmocka_unit_test_teardown(a_promise_is_awaited_while_the_request_waits_in_any_case,
+                                  leave_world),
+        cmocka_unit_test_teardown(what_was_computed_elsewhere_since_the_answer_is_found,
+                                  leave_world),
+        cmocka_unit_test_teardown(a_request_that_waits_long_asks_seldom, leave_world),
+        cmocka_unit_test_teardown(who_looks_again_promises_nothing_meanwhile, leave_world),
         cmocka_unit_test_teardown(two_that_ask_each_other_do_not_wait_for_each_other, leave_world),
         cmocka_unit_test_teardown(what_goes_on_elsewhere_is_evicted_with_its_tail, leave_world),
         cmocka_unit_test_teardown(the_part_that_a_peer_had_counts_as_pulled_too, leave_world),

@@ -164,6 +164,32 @@ static void a_stale_holder_costs_a_miss_and_is_forgotten(void **state)
     WAIT_FOR(stats_of(b).n_stale == 1);
 }
 
+/* Segment 1 begins before block 11: its holder had its chance when the request asked first. */
+static void who_asks_again_asks_holders_of_later_segments_only(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_path path = {.keys = world.keys,
+                             .n = N_PATH,
+                             .starts = world.starts,
+                             .n_starts = N_PATH / N_IN_SEGMENT,
+                             .n_local = 11,
+                             .is_again = true};
+    uint32_t ticket;
+
+    (void)state;
+    side_hold(a, 14);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    WAIT_FOR((ticket = pool_lookup(b->pool, &path)) != POOL_NO_TICKET);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
+    assert_int_equal(a->n_asks, 0);
+    pool_forget(b->pool, ticket);
+    side_hold(a, 20);
+    WAIT_FOR(fake_directory_blocks(a->id, &world.keys[16]) == 4);
+    WAIT_FOR((ticket = pool_lookup(b->pool, &path)) != POOL_NO_TICKET);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
+    pool_forget(b->pool, ticket);
+}
+
 static void after_a_stale_holder_comes_the_next_one(void **state)
 {
     struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
@@ -652,6 +678,7 @@ int main(void)
         T(a_stale_holder_costs_a_miss_and_is_forgotten),
         T(after_a_stale_holder_comes_the_next_one),
         T(an_instance_that_lends_already_is_avoided),
+        T(who_asks_again_asks_holders_of_later_segments_only),
         T(a_holder_of_another_branch_refuses_without_its_engine),
         T(a_holder_in_memory_is_asked_before_one_with_more_on_disk),
         T(without_a_holder_of_a_segment_the_earlier_ones_are_looked_for),

@@ -1,0 +1,432 @@
+/* Conversations over four caches with 16 requests inside at any time: what requests find when each
+ * turn goes to the next cache of a pool, and when all turns of a conversation go to one of four
+ * caches without a pool. Prints the shares, and where the rest was when a request began to run.
+ *
+ * A server runs two requests at a time and computes a block per millisecond, in steps of up to
+ * eight blocks. Between two steps it answers the pool. No time of the machine is measured. */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+
+#include "base/map.h"
+#include "tests/unit/cache/pool/joined_caches.h"
+
+#define N_CACHES 4
+#define N_INSIDE 16
+#define N_RUN 2
+#define N_OPEN 24
+#define N_REQUESTS 450
+#define TURN_BLOCKS 6
+#define TURNS_MIN 2
+#define TURNS_MAX 6
+#define TEXT_MAX (3 + TURN_BLOCKS * TURNS_MAX) /* letters: blocks */
+#define CACHE_BLOCKS 135                       /* together 20 % of the distinct blocks */
+#define STEP_BLOCKS 8
+#define MS UINT64_C(1000000)
+
+struct conversation {
+    char text[TEXT_MAX + 1];
+    uint32_t n, n_turns_left, number;
+};
+
+struct request {
+    bool is_used, runs;
+    char text[TEXT_MAX + 1];
+    struct open_seq o;
+    uint32_t server, n_left; /* tokens to compute */
+    uint32_t n_step;         /* of these, in the step that runs */
+    uint64_t number;
+};
+
+/* Tokens of the prompts, by what became of them. */
+struct shares {
+    uint64_t n_tokens, n_found, n_first, n_elsewhere, n_under_way, n_evicted;
+    uint64_t ms;
+};
+
+static struct request requests[N_INSIDE];
+static uint64_t state, busy_until_ms[N_CACHES], n_submitted, n_ended;
+static uint32_t n_begun;
+static struct map computed; /* short keys of blocks that were computed at any time */
+
+static uint32_t draw(uint32_t n)
+{
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % n;
+}
+
+static void say(struct conversation *c, char letter)
+{
+    c->text[c->n++] = letter;
+    c->text[c->n] = 0;
+}
+
+/* A system message that all share, then a beginning of its own. */
+static void begin(struct conversation *c)
+{
+    *c = (struct conversation){.n_turns_left = TURNS_MIN + draw(TURNS_MAX - TURNS_MIN + 1),
+                               .number = n_begun++};
+    say(c, 'S');
+    say(c, (char)('A' + c->number % 26));
+    say(c, (char)('A' + c->number / 26));
+}
+
+static uint64_t short_of(const struct kv_key *key)
+{
+    uint64_t k;
+
+    memcpy(&k, key->bytes, sizeof k);
+    return k;
+}
+
+static uint32_t n_alike(const char *a, const char *b)
+{
+    uint32_t n = 0;
+
+    while (a[n] && a[n] == b[n])
+        n++;
+    return n;
+}
+
+/* --- the directory --- */
+
+static const struct request *request_of(const struct fake_ticket *t)
+{
+    for (uint32_t i = 0; i < N_INSIDE; i++)
+        if (requests[i].is_used && t->n <= requests[i].o.q.p.n_keys &&
+            memcmp(&requests[i].o.q.keys[t->n - 1], &t->keys[t->n - 1], sizeof *t->keys) == 0)
+            return &requests[i];
+    return NULL;
+}
+
+/* Leading blocks of the text that the cache has, or has promised to compute. */
+static uint32_t n_announced(uint32_t server, const char *text)
+{
+    uint32_t most = match(caches[server], text) / KV_BLOCK_TOKENS;
+
+    for (uint32_t i = 0; i < N_INSIDE; i++) {
+        const struct request *r = &requests[i];
+        uint32_t n = r->is_used && r->server == server && (r->runs || !cache_seq_is_loading(r->o.s))
+                         ? n_alike(r->text, text)
+                         : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static uint32_t holder(const struct pool *p, const struct fake_ticket *t)
+{
+    const struct request *r = request_of(t);
+    uint32_t best = FAKE_N_POOLS, most = t->n_local;
+
+    for (uint32_t i = 0; r && i < N_CACHES; i++) {
+        uint32_t n = i == fake_number(p) ? 0 : n_announced(i, r->text);
+        if (n > most) {
+            most = n;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* --- servers --- */
+
+static uint32_t n_running(uint32_t server)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < N_INSIDE; i++)
+        n += requests[i].is_used && requests[i].runs && requests[i].server == server;
+    return n;
+}
+
+/* The next of the server's requests behind `number`, in the order in which they came. */
+static struct request *next_of(uint32_t server, bool runs, uint64_t number)
+{
+    struct request *next = NULL;
+
+    for (uint32_t i = 0; i < N_INSIDE; i++) {
+        struct request *r = &requests[i];
+        if (r->is_used && r->server == server && r->runs == runs && r->number > number &&
+            (!next || r->number < next->number))
+            next = r;
+    }
+    return next;
+}
+
+/* Whether another request computes block k of the text: one of this server, or of the others. */
+static bool is_under_way(const struct request *r, uint32_t k, bool is_here)
+{
+    for (uint32_t i = 0; i < N_INSIDE; i++) {
+        const struct request *x = &requests[i];
+        if (x->is_used && x != r && x->runs && (x->server == r->server) == is_here &&
+            n_alike(x->text, r->text) > k)
+            return true;
+    }
+    return false;
+}
+
+static bool lies_elsewhere(const struct request *r, uint32_t k)
+{
+    for (uint32_t i = 0; i < N_CACHES; i++)
+        if (i != r->server && match(caches[i], r->text) > k * KV_BLOCK_TOKENS)
+            return true;
+    return false;
+}
+
+static void count_causes(const struct request *r, uint32_t hit, struct shares *out)
+{
+    uint32_t n_blocks = (uint32_t)strlen(r->text), unused;
+
+    out->n_tokens += r->o.q.p.n_ids;
+    out->n_found += hit;
+    for (uint32_t k = hit / KV_BLOCK_TOKENS; k < n_blocks; k++) {
+        uint64_t *cause = &out->n_evicted;
+
+        if (!map_get(&computed, short_of(&r->o.q.keys[k]), &unused))
+            cause = &out->n_first;
+        else if (is_under_way(r, k, true) || is_under_way(r, k, false))
+            cause = &out->n_under_way;
+        else if (fake_directory && lies_elsewhere(r, k))
+            cause = &out->n_elsewhere;
+        *cause += KV_BLOCK_TOKENS;
+        map_put(&computed, short_of(&r->o.q.keys[k]), 1);
+    }
+}
+
+/* Whether a running request computes what this one needs first: the scheduler then waits. */
+static bool waits_for_other(const struct request *r)
+{
+    return is_under_way(r, cache_match(r->o.s) / KV_BLOCK_TOKENS, true);
+}
+
+static void load(uint32_t server)
+{
+    struct request *r = NULL;
+    bool is_first = true;
+
+    while ((r = next_of(server, false, r ? r->number : 0))) {
+        if (!cache_seq_load(r->o.s, is_first))
+            return;
+        is_first = is_first && !cache_seq_is_loading(r->o.s);
+    }
+}
+
+/* Whether the plan passes the request over, as in engine/lineup.c. */
+static bool is_loading(const struct request *r)
+{
+    if (!cache_seq_is_loading(r->o.s)) {
+        cache_seq_look_again(r->o.s);
+        if (cache_seq_is_loading(r->o.s))
+            (void)cache_seq_load(r->o.s, false);
+    }
+    return cache_seq_is_loading(r->o.s);
+}
+
+static void admit(uint32_t server, struct shares *out)
+{
+    struct request *r = NULL;
+
+    while (n_running(server) < N_RUN && (r = next_of(server, false, r ? r->number : 0))) {
+        uint32_t hit;
+
+        if (is_loading(r) || waits_for_other(r) ||
+            cache_seq_need(r->o.s, r->o.q.p.n_ids - cache_match(r->o.s)) >
+                cache_n_available(caches[server]))
+            continue;
+        hit = attach_kv(caches[server], &r->o, NULL);
+        assert_true(hit != UINT32_MAX);
+        count_causes(r, hit, out);
+        r->n_left = r->o.q.p.n_ids - hit;
+        r->runs = true;
+    }
+}
+
+static void end_step(uint32_t server)
+{
+    struct request *r = NULL;
+
+    while ((r = next_of(server, true, r ? r->number : 0))) {
+        if (r->n_step > 0)
+            cache_seq_commit(r->o.s, r->n_step);
+        r->n_left -= r->n_step;
+        r->n_step = 0;
+        if (r->n_left > 0)
+            continue;
+        cache_seq_close(r->o.s);
+        r->is_used = false;
+        n_ended++;
+    }
+}
+
+/* Returns the milliseconds that the step takes. */
+static uint32_t begin_step(uint32_t server)
+{
+    uint32_t left = STEP_BLOCKS * KV_BLOCK_TOKENS, n_all = 0;
+    struct request *r = NULL;
+
+    while ((r = next_of(server, true, r ? r->number : 0))) {
+        r->n_step = r->n_left < left ? r->n_left : left;
+        left -= r->n_step;
+        n_all += r->n_step;
+    }
+    return 1 + n_all / KV_BLOCK_TOKENS;
+}
+
+static void run_servers(uint64_t now_ms, struct shares *out)
+{
+    for (uint32_t i = 0; i < N_CACHES; i++) {
+        if (now_ms < busy_until_ms[i])
+            continue;
+        end_step(i);
+        (void)cache_poll(caches[i], fake_now);
+        load(i);
+        admit(i, out);
+        busy_until_ms[i] = now_ms + begin_step(i);
+        cache_check(caches[i]);
+    }
+}
+
+/* --- clients --- */
+
+static void submit(struct conversation *c, bool is_hashed)
+{
+    struct request *r = requests;
+
+    while (r->is_used)
+        r++;
+    for (uint32_t k = 0; k < TURN_BLOCKS; k++)
+        say(c, (char)('A' + draw(26)));
+    *r = (struct request){.is_used = true, .number = ++n_submitted};
+    memcpy(r->text, c->text, sizeof r->text);
+    r->server = (is_hashed ? c->number * 2654435761u >> 16 : (uint32_t)n_submitted) % N_CACHES;
+    seq(caches[r->server], &r->o, r->text);
+    cache_seq_expect(r->o.s, fake_now + 10 * MS);
+    if (--c->n_turns_left == 0)
+        begin(c);
+}
+
+static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
+{
+    (void)arg;
+    (void)n_cached;
+    return 1e-3 * n_new / KV_BLOCK_TOKENS;
+}
+
+static void open_caches(const char *policy, bool is_pool)
+{
+    struct cache_config config =
+        is_pool ? pool_config_of(CACHE_BLOCKS, 0, false) : small_config(CACHE_BLOCKS, 0);
+
+    config.always_copy = false;
+    config.policy = policy;
+    config.seconds = seconds;
+    fake_directory = is_pool ? holder : NULL;
+    for (uint32_t i = 0; i < N_CACHES; i++) {
+        caches[n_caches++] = make(&config);
+        fakes[i].bytes_per_s = 8e6; /* a block takes 64 us */
+        fakes[i].ask_ns = 500 * MS;
+    }
+}
+
+static struct shares run_all(const char *policy, bool is_pool, uint64_t seed)
+{
+    struct conversation open[N_OPEN];
+    struct shares out = {0};
+    uint64_t now_ms = 0;
+
+    state = seed;
+    n_begun = 0;
+    n_submitted = n_ended = 0;
+    memset(busy_until_ms, 0, sizeof busy_until_ms);
+    assert_ok(map_init(&computed, N_REQUESTS * TURN_BLOCKS * 2));
+    open_caches(policy, is_pool);
+    for (uint32_t i = 0; i < N_OPEN; i++)
+        begin(&open[i]);
+    while (n_ended < N_REQUESTS) {
+        while (n_submitted < N_REQUESTS && n_submitted - n_ended < N_INSIDE)
+            submit(&open[draw(N_OPEN)], !is_pool);
+        now_ms++;
+        fake_now += STEP_NS;
+        fake_step();
+        run_servers(now_ms, &out);
+        if (now_ms > UINT64_C(100) * N_REQUESTS)
+            fail_msg("requests wait for ever");
+    }
+    out.ms = now_ms;
+    map_fini(&computed);
+    (void)leave_world(NULL);
+    return out;
+}
+
+/* --- tests --- */
+
+static void add(struct shares *sum, const struct shares *x)
+{
+    sum->n_tokens += x->n_tokens;
+    sum->n_found += x->n_found;
+    sum->n_first += x->n_first;
+    sum->n_elsewhere += x->n_elsewhere;
+    sum->n_under_way += x->n_under_way;
+    sum->n_evicted += x->n_evicted;
+    sum->ms += x->ms;
+}
+
+static struct shares mean_of(const char *policy, bool is_pool, uint32_t n_seeds)
+{
+    struct shares sum = {0}, one;
+
+    for (uint32_t i = 1; i <= n_seeds; i++) {
+        one = run_all(policy, is_pool, i);
+        add(&sum, &one);
+    }
+    double percent = 100.0 / (double)sum.n_tokens;
+    printf("%-7s %s: %.1f %% found; first use %.1f, evicted %.1f, under way %.1f, elsewhere %.1f; "
+           "%.1f requests/s\n",
+           policy, is_pool ? "pool" : "hash", percent * (double)sum.n_found,
+           percent * (double)sum.n_first, percent * (double)sum.n_evicted,
+           percent * (double)sum.n_under_way, percent * (double)sum.n_elsewhere,
+           1e3 * n_seeds * N_REQUESTS / (double)sum.ms);
+    return sum;
+}
+
+static double share_of(const struct shares *x)
+{
+    return (double)x->n_found / (double)x->n_tokens;
+}
+
+/* Copies cost a pool up to 5 points here. Nearly all that somebody has or computes is found. */
+static void check_pool(const char *policy)
+{
+    struct shares hash = mean_of(policy, false, 3), pool = mean_of(policy, true, 3);
+
+    assert_true(share_of(&pool) >= share_of(&hash) - 0.05);
+    assert_true(pool.n_under_way + pool.n_elsewhere <= pool.n_tokens / 50);
+    assert_true((double)pool.ms <= 1.05 * (double)hash.ms);
+}
+
+static void a_saturated_pool_answers_as_fast_as_hashing(void **st)
+{
+    (void)st;
+    check_pool("lru");
+}
+
+static void a_saturated_pool_is_as_fast_with_the_default_policy(void **st)
+{
+    (void)st;
+    check_pool("contest");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_saturated_pool_answers_as_fast_as_hashing),
+        cmocka_unit_test(a_saturated_pool_is_as_fast_with_the_default_policy),
+    };
+
+    if (!open_device())
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    device_close(device);
+    return failed;
+}
