@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysinfo.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -19,13 +18,6 @@
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
-/* Free memory of a GPU that the KV pool leaves: the allocator rounds up, and the driver allocates
- * when kernels are launched for the first time. */
-#define GPU_SPARE_BYTES ((uint64_t)256 << 20)
-
-/* Least number of rows of logits in a step: with a small max_num_seqs the output layer would
- * compute the logprobs of prompts row by row. */
-#define LOGITS_ROWS_MIN 16u
 /* FastServe's starvation threshold (Wu et al., "Fast Distributed Inference Serving for Large
  * Language Models", 2023). */
 #define GPU_STARVATION_MS 300.0
@@ -81,20 +73,6 @@ uint32_t engine_segment_tokens(const struct engine *e)
 
 /* --- opening: model, device, weights --- */
 
-static enum status read_gpu_memory(struct device *d, uint64_t *n_free, uint64_t *n_total,
-                                   struct buf *why)
-{
-    size_t free_now, total;
-    enum status s = device_memory(d, &free_now, &total);
-
-    if (s != OK)
-        return buf_why(why, s, "the GPU does not say how much memory it has");
-    *n_free = free_now;
-    if (n_total)
-        *n_total = total;
-    return OK;
-}
-
 /* Choose type and quantization of the weights, which decide how the device is opened. */
 static enum status choose_weights(struct engine *e, struct buf *why)
 {
@@ -135,7 +113,7 @@ static enum status open_device(struct engine *e, struct buf *why)
                               .max_rows = most(n_cpu, c->max_num_seqs),
                               .max_rows_gpu = most(n_gpu, c->max_num_seqs),
                               .batch_invariant = c->batch_invariant,
-                              .wgmma = c->wgmma,
+                              .wgmma = c->wgmma && c->tensor_parallel_size <= 1,
                               .measure = c->profile_cost,
                               .measure_dir = c->cost_dir};
 
@@ -152,7 +130,7 @@ static enum status open_device(struct engine *e, struct buf *why)
     if (s == OK)
         c->max_batched_tokens = device_is_host(e->device) ? n_cpu : n_gpu;
     if (s == OK && !device_is_host(e->device))
-        s = read_gpu_memory(e->device, &e->gpu_bytes_free_at_open[0], NULL, why);
+        s = engine_gpu_memory(e->device, &e->gpu_bytes_free_at_open[0], NULL, why);
     if (s == OK)
         s = engine_open_group(e, &d, why);
     return s;
@@ -195,177 +173,6 @@ static enum status load_tokenizer(struct engine *e, struct buf *why)
 
 /* --- opening: the KV pool --- */
 
-static uint64_t default_kv_bytes(uint64_t wanted)
-{
-    struct sysinfo si;
-
-    if (sysinfo(&si) != 0)
-        return wanted;
-    uint64_t quarter = (uint64_t)si.totalram * si.mem_unit / 4;
-    return wanted < quarter ? wanted : quarter;
-}
-
-/* Rows of logits in a step. A single sequence can verify all of its guesses. */
-static uint32_t choose_logits_rows(const struct engine *e)
-{
-    const struct engine_config *c = &e->config;
-    uint32_t least = draft_tokens_max(e) + 1;
-
-    least = least > LOGITS_ROWS_MIN ? least : LOGITS_ROWS_MIN;
-    least = least < c->max_batched_tokens ? least : c->max_batched_tokens;
-    return c->max_num_seqs > least ? c->max_num_seqs : least;
-}
-
-static struct forward_config forward_shape(struct engine *e, uint32_t max_model_len)
-{
-    static const struct query_calls queries = {cache_seq_query_rows, cache_seq_query,
-                                               cache_seq_answer};
-    const struct engine_config *c = &e->config;
-    uint64_t n_blocks =
-        (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
-
-    return (struct forward_config){.group = e->group,
-                                   .model = &e->share,
-                                   .weights = &e->weights,
-                                   .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = choose_logits_rows(e),
-                                   .n_pos = max_model_len,
-                                   .n_seqs_max = c->max_num_seqs,
-                                   .adapter_rank = c->max_adapters ? c->max_adapter_rank : 0,
-                                   .n_blocks_max =
-                                       n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
-                                   .graphs = !c->enforce_eager,
-                                   .device_logits = device_ops(e->device)->sample != NULL,
-                                   .queries = e->attend ? &queries : NULL};
-}
-
-static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max_model_len)
-{
-    return (struct device_sampler_config){.device = e->device,
-                                          .n_vocab = e->model.n_vocab,
-                                          .n_rows_max = choose_logits_rows(e),
-                                          .n_known_max = max_model_len};
-}
-
-/* Bytes that a step takes on a rank's device. Only the first one samples. */
-static uint64_t step_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len)
-{
-    struct forward_config fwd = forward_shape(e, max_model_len);
-    struct device_sampler_config ds = sampler_shape(e, max_model_len);
-
-    fwd.group.rank = rank;
-    if (rank > 0)
-        fwd.weights = &e->rank_weights[rank];
-    return forward_device_bytes(&fwd) + (rank > 0 ? 0 : device_sampler_device_bytes(&ds));
-}
-
-/* Size the KV pool of a rank by gpu_memory_utilization: that share of all memory, less the memory
- * used since the device was opened (weights, and all of a draft model) and that of the step's
- * buffers; never more than is free. */
-static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len,
-                                 uint64_t *out, struct buf *why)
-{
-    uint64_t step = step_bytes(e, rank, max_model_len), n_free = 0, n_total = 0;
-    uint64_t at_open = e->gpu_bytes_free_at_open[rank];
-    double share = e->config.gpu_memory_utilization;
-    enum status s = read_gpu_memory(e->group.devices[rank], &n_free, &n_total, why);
-
-    if (s != OK)
-        return s;
-    uint64_t taken = at_open - n_free + step;
-    uint64_t may_take = (uint64_t)(share * (double)n_total);
-    if (n_free > at_open) /* another process gave memory back meanwhile */
-        taken = e->weights.n_bytes + e->info.draft_weight_bytes + e->info.draft_kv_bytes + step;
-    *out = may_take > taken ? may_take - taken : 0;
-    uint64_t spare = step + GPU_SPARE_BYTES;
-    if (*out > (n_free > spare ? n_free - spare : 0))
-        *out = n_free > spare ? n_free - spare : 0;
-    if (*out == 0)
-        return buf_why(why, ERR_NOMEM,
-                       "the GPU has no room for a KV pool: weights and buffers "
-                       "take %.2f GB, %.2f of %.2f GB are free, {gpu_memory_utilization} is %g",
-                       (double)taken * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9, share);
-    return OK;
-}
-
-/* The ranks' pools have equally many blocks: as many as the fullest device holds. */
-static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
-                                struct buf *why)
-{
-    uint64_t least = UINT64_MAX / DEVICE_GROUP_MAX, n;
-    enum status s = OK;
-
-    for (uint32_t r = 0; s == OK && r < e->group.n; r++) {
-        s = rank_kv_bytes(e, r, max_model_len, &n, why);
-        least = s == OK && n < least ? n : least;
-    }
-    *out = least * e->group.n;
-    return s;
-}
-
-static enum status choose_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t wanted,
-                                   uint64_t *out, struct buf *why)
-{
-    *out = e->config.kv_bytes;
-    if (*out > 0)
-        return OK;
-    if (!device_is_host(e->device))
-        return gpu_kv_bytes(e, max_model_len, out, why);
-    *out = default_kv_bytes(wanted);
-    return OK;
-}
-
-static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf *why)
-{
-    struct engine_config *c = &e->config;
-    uint32_t len = c->max_model_len ? c->max_model_len : e->model.max_pos;
-    uint64_t bytes, wanted;
-    enum dtype kv;
-    enum status s;
-
-    *pool = (struct kv_pool){.n_layers = e->model.n_layers,
-                             .n_kv_heads = e->model.n_kv_heads,
-                             .head_dim = e->model.head_dim};
-    s = opening_kv_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, e->device, &kv, why);
-    if (s != OK)
-        return s;
-    pool->layout = kv_layout_of(kv);
-    if (len > e->model.max_pos)
-        return buf_why(why, ERR_INVALID,
-                       "{max_model_len} %u is above the model's "
-                       "max_position_embeddings %u",
-                       len, e->model.max_pos);
-    uint64_t block = kv_block_bytes(pool);
-    uint64_t per_seq = cache_blocks_max(len, 0, 0);
-    if (__builtin_mul_overflow(per_seq * block, c->max_num_seqs, &wanted))
-        wanted = UINT64_MAX; /* cut to what there is */
-    s = choose_kv_bytes(e, len, wanted, &bytes, why);
-    if (s != OK)
-        return s;
-    uint64_t n = bytes / block;
-    if (n > UINT32_MAX / 2)
-        n = UINT32_MAX / 2;
-    if (n < 2)
-        return buf_why(why, ERR_INVALID,
-                       "the KV pool of %llu bytes holds fewer than 2 KV blocks "
-                       "of %llu bytes; raise {kv_device_bytes}",
-                       (unsigned long long)bytes, (unsigned long long)block);
-    if (per_seq > n) {
-        if (c->max_model_len)
-            return buf_why(why, ERR_INVALID,
-                           "the KV pool of %llu blocks cannot hold {max_model_len} %u; raise "
-                           "{kv_device_bytes} to %llu",
-                           (unsigned long long)n, len, (unsigned long long)(per_seq * block));
-        len = (uint32_t)(n - 1) * KV_BLOCK_TOKENS;
-        log_event(LOG_WARN, "max_model_len cut to what the KV pool holds", "max_model_len=%u", len);
-    }
-    c->max_model_len = len;
-    model_set_context(&e->model, len);
-    model_set_context(&e->share, len);
-    pool->n_blocks = (uint32_t)n;
-    return OK;
-}
-
 static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool)
 {
     const struct ops *ops = device_ops(e->device);
@@ -396,7 +203,7 @@ static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool
 /* Sample on the device if it can; else on the host, with scratch for every row. */
 static enum status create_sampler(struct engine *e)
 {
-    struct device_sampler_config ds = sampler_shape(e, e->config.max_model_len);
+    struct device_sampler_config ds = engine_sampler_shape(e, e->config.max_model_len);
     size_t n_logits = (size_t)e->n_logits_max * e->model.n_vocab;
 
     if (device_ops(e->device)->sample)
@@ -579,11 +386,11 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     enum status s;
 
     e->n_guesses_max = draft_tokens_max(e);
-    e->n_logits_max = choose_logits_rows(e);
+    e->n_logits_max = engine_logits_rows(e);
     if ((s = create_attend(e, pool)) != OK)
         return buf_why(why, s, "out of memory for the queries of other instances");
     struct cache_config cache = cache_shape(e, pool);
-    struct forward_config fwd = forward_shape(e, c->max_model_len);
+    struct forward_config fwd = engine_forward_shape(e, c->max_model_len);
     if (c->kv_host_bytes > 0 && cache.n_host_blocks == 0)
         return buf_why(
             why, ERR_INVALID,
@@ -799,7 +606,7 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     if (s == OK)
         s = engine_open_draft(e, why);
     if (s == OK)
-        s = size_pool(e, &pool, why);
+        s = engine_size_pool(e, &pool, why);
     if (s == OK && (s = make_fingerprint(e, &pool)) != OK)
         s = buf_why(why, s, "out of memory");
     if (s == OK) {

@@ -215,6 +215,18 @@ void engine_leave(struct engine *e, const struct request *r);
 void engine_note_computed(struct engine *e, const struct request *r);
 void engine_publish_room(struct engine *e);
 
+/* --- engine_memory.c --- */
+
+/* Free and total memory of a GPU; n_total may be NULL. */
+NODISCARD enum status engine_gpu_memory(struct device *d, uint64_t *n_free, uint64_t *n_total,
+                                        struct buf *why);
+/* Rows of logits in a step. A single sequence can verify all of its guesses. */
+uint32_t engine_logits_rows(const struct engine *e);
+struct forward_config engine_forward_shape(struct engine *e, uint32_t max_model_len);
+struct device_sampler_config engine_sampler_shape(struct engine *e, uint32_t max_model_len);
+/* Choose the KV pool's type and number of blocks, and the longest context that it holds. */
+NODISCARD enum status engine_size_pool(struct engine *e, struct kv_pool *pool, struct buf *why);
+
 /* --- engine_group.c --- */
 
 /* Refuse what several GPUs cannot do. */

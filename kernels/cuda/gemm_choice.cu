@@ -4,11 +4,15 @@
  * Both kernels multiply the same random weights of the model's type and compare their results. The
  * new one is used if they agree within rounding and it is faster by CHOICE_MARGIN, so that noise
  * does not change the choice: bits of products, and so stored KV, belong to it (ops.cu has its
- * name). Whatever cannot be tried leaves the other kernel in use. */
+ * name). For the same reason the choice of an earlier start is kept in a file (measure_dir), and
+ * only the results are compared then. Whatever cannot be tried leaves the other kernel in use. */
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/save_file.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/gemm_wgmma.cuh"
 #include "kernels/pack.h"
@@ -205,6 +209,83 @@ static enum status give_back(struct cuda_context *c, const struct trial *t)
     return s;
 }
 
+/* --- the file of an earlier start --- */
+
+/* The whole text of a file with this choice, and its path. ERR_UNSUPPORTED: none is kept. */
+static enum status write_choice(const struct cuda_context *c, bool chosen, char path[PATH_MAX],
+                                struct buf *text)
+{
+    const struct device_config *g = &c->config;
+    cudaDeviceProp prop;
+
+    if (!g->measure_dir || cudaGetDeviceProperties(&prop, (int)g->ordinal) != cudaSuccess)
+        return ERR_UNSUPPORTED;
+    int n = snprintf(path, PATH_MAX, "%s/matrix-%u-%u.txt", g->measure_dir, (unsigned)g->weights,
+                     g->weights_group);
+    if (n < 0 || n >= PATH_MAX)
+        return ERR_UNSUPPORTED;
+    buf_reset(text);
+    return buf_printf(text, "tarn matrix instructions 1, %s, weights %u of groups of %u: %s\n",
+                      prop.name, (unsigned)g->weights, g->weights_group,
+                      chosen ? "wgmma" : "mma.sync");
+}
+
+/* Whether the file has one of the two choices, which *chosen then becomes. */
+static bool load_choice(const struct cuda_context *c, bool *chosen)
+{
+    char path[PATH_MAX], kept[512];
+    struct buf text;
+    bool found = false;
+
+    buf_init(&text, sizeof kept);
+    for (int i = 0; i < 2 && !found; i++) {
+        if (write_choice(c, i == 1, path, &text) != OK)
+            break;
+        FILE *f = fopen(path, "r");
+        size_t len = f ? fread(kept, 1, sizeof kept, f) : 0;
+
+        if (f)
+            fclose(f);
+        found = len == text.len && len > 0 && memcmp(kept, text.data, len) == 0;
+        *chosen = i == 1;
+    }
+    buf_fini(&text);
+    return found;
+}
+
+static void save_choice(const struct cuda_context *c, bool chosen)
+{
+    char path[PATH_MAX];
+    struct buf text, why;
+
+    buf_init(&text, 512);
+    buf_init(&why, BUF_WHY_MAX);
+    if (write_choice(c, chosen, path, &text) == OK && save_file(path, &text, &why) != OK)
+        log_event(LOG_WARN, "the choice of matrix instructions is not kept: each start measures",
+                  "why=\"%s\"", buf_str(&why));
+    buf_fini(&text);
+    buf_fini(&why);
+}
+
+/* Choose by an earlier start, or by time. */
+static enum status choose_by_time(struct cuda_context *c, struct trial *t, bool *chosen)
+{
+    bool loaded = load_choice(c, chosen);
+    enum status s = loaded ? OK : time_both(c, t);
+
+    if (s != OK)
+        return s;
+    if (!loaded) {
+        *chosen = t->ms[1] * CHOICE_MARGIN <= t->ms[0];
+        save_choice(c, *chosen);
+    }
+    log_event(LOG_INFO, "matrix instructions chosen", "products=%s source=%s mma_us=%.1f "
+              "wgmma_us=%.1f largest_difference=%.2g", *chosen ? "wgmma" : "mma.sync",
+              loaded ? "file" : "measured", 1e3 * (double)t->ms[0], 1e3 * (double)t->ms[1],
+              (double)t->difference);
+    return OK;
+}
+
 static enum status try_out(struct cuda_context *c, bool *chosen)
 {
     struct trial t = {};
@@ -220,12 +301,7 @@ static enum status try_out(struct cuda_context *c, bool *chosen)
         log_event(LOG_ERROR, "products by wgmma are wrong on this GPU and not used: please report "
                   "it", "largest_difference=%g", (double)t.difference);
     else if (s == OK)
-        s = time_both(c, &t);
-    *chosen = s == OK && agree && t.ms[1] * CHOICE_MARGIN <= t.ms[0];
-    if (s == OK && agree)
-        log_event(LOG_INFO, "matrix instructions chosen", "products=%s mma_us=%.1f wgmma_us=%.1f "
-                  "largest_difference=%.2g", *chosen ? "wgmma" : "mma.sync", 1e3 * (double)t.ms[0],
-                  1e3 * (double)t.ms[1], (double)t.difference);
+        s = choose_by_time(c, &t, chosen);
     enum status given = give_back(c, &t);
     return s == OK ? given : s;
 }

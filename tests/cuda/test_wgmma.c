@@ -3,7 +3,9 @@
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -259,6 +261,35 @@ static void a_device_does_without_where_there_is_no_gain(void **state)
     emulation_make_wgmma_fast(0);
 }
 
+/* Noise must not change what stored KV belongs to. */
+static void a_kept_choice_is_not_measured_again(void **state)
+{
+    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 32];
+    struct device_config config = config_of(DTYPE_I8, 128, true);
+
+    (void)state;
+    if (!emulation_make_wgmma_fast)
+        skip(); /* a real GPU may choose otherwise */
+    assert_non_null(mkdtemp(dir));
+    config.max_k = 128;
+    config.measure_dir = dir;
+    emulation_make_wgmma_fast(1);
+    assert_true(has_wgmma(cuda_device_for(&config)));
+    emulation_make_wgmma_fast(0);
+    config.max_heads = 2; /* opened again */
+    assert_true(has_wgmma(cuda_device_for(&config)));
+    snprintf(path, sizeof path, "%s/matrix-%u-128.txt", dir, (unsigned)DTYPE_I8);
+    assert_int_equal(truncate(path, 20), 0);
+    config.max_heads = 3;
+    assert_false(has_wgmma(cuda_device_for(&config)));
+    config.max_heads = 2;
+    emulation_make_wgmma_fast(1);
+    assert_false(has_wgmma(cuda_device_for(&config)));
+    emulation_make_wgmma_fast(0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 /* Each of the last calls of an open, which are the trial's, fails once for want of memory: the
  * device opens without wgmma, and computes. */
 static void a_trial_that_fails_ends_nothing(void **state)
@@ -308,6 +339,7 @@ int main(void)
         cmocka_unit_test(other_products_have_the_bits_of_mma_sync),
         cmocka_unit_test(nan_stays_where_it_is),
         cmocka_unit_test(a_device_does_without_where_there_is_no_gain),
+        cmocka_unit_test(a_kept_choice_is_not_measured_again),
         cmocka_unit_test(a_trial_that_fails_ends_nothing),
     };
 
