@@ -1,6 +1,8 @@
 /* save_file.h - replaces a file atomically: after a crash, a reader finds the old
  * content or the new one, whole.
  *
+ * Common subset of C11 and C++.
+ *
  * Owns    nothing.
  * Thread  any; two threads must not save the same path at once.
  * Errors  ERR_IO with the path and the system's words; ERR_INVALID: the path is too long.
@@ -13,6 +15,10 @@
 
 #include "base/buf.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Write the text to `path`.new and rename it to `path`. */
 NODISCARD enum status save_file(const char *path, const struct buf *text, struct buf *why);
 /* The same for a large file: `write` writes the content and returns false on a failure, which errno
@@ -20,4 +26,7 @@ NODISCARD enum status save_file(const char *path, const struct buf *text, struct
 NODISCARD enum status save_file_by(const char *path, bool (*write)(void *arg, FILE *f), void *arg,
                                    struct buf *why);
 
+#ifdef __cplusplus
+}
+#endif
 #endif
