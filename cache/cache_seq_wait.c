@@ -217,7 +217,8 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
     return state != STORE_CANNOT_LOAD;
 }
 
-/* Each further time the answer has to be twice as old, so a sequence that waits long asks seldom. */
+/* The required age of an answer doubles each time, so that a sequence that waits for long seldom
+ * asks. */
 static bool is_answer_old(const struct cache_seq *s)
 {
     const struct store *st = s->cache->store;

@@ -129,3 +129,12 @@ void engine_test_idle(struct engine_test *t, struct engine_stats *out)
         engine_stats(t->engine, out);
     } while (out->n_running || out->n_waiting || out->cache.tier[CACHE_DEVICE].n_in_use);
 }
+
+void engine_test_holds_nothing(struct engine_test *t)
+{
+    struct engine_stats st;
+
+    engine_test_idle(t, &st);
+    if (st.cache.tier[CACHE_DEVICE].n_leaked > 0)
+        die("engine_test_holds_nothing", "KV blocks are leaked");
+}

@@ -37,5 +37,7 @@ struct request *engine_test_submit(struct engine_test *t, const uint32_t *ids, u
 void engine_test_wait(const struct request *r);
 /* Wait until nothing runs or waits. *out: the statistics at that time. */
 void engine_test_idle(struct engine_test *t, struct engine_stats *out);
+/* Wait until no KV block is in use, and fail if that takes too long or a block is leaked. */
+void engine_test_holds_nothing(struct engine_test *t);
 
 #endif

@@ -13,7 +13,7 @@
  * whole index into an array of either. */
 #define LIST_ALIGN 8
 
-/* What a step needs until its tokens are handed out. */
+/* Memory and progress of one step, from its launch until its tokens are handed out. */
 struct turn {
     unsigned char *host;       /* pinned: [n_rows_max] sample_row, lists */
     uint32_t *out;             /* pinned: ids, logprobs, tops of the rows in this round */

@@ -12,7 +12,7 @@
 #define WATCH_NS UINT64_C(2000000)
 #define IDLE_NS UINT64_C(3600000000000)
 
-/* What the engine thread wants launched: a batch, or the logits of rows. */
+/* An order of the engine thread to the rank threads: launch a batch, or the logits of rows. */
 struct launch {
     struct batch *batch; /* NULL: logits */
     const struct kv_pool *pools;

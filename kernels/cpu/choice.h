@@ -37,9 +37,9 @@ struct cpu_rate {
 /* Index of the candidate to choose, of n > 0 in order of preference. */
 uint32_t cpu_choose(const struct cpu_rate *rates, uint32_t n);
 
-/* Choose for the weights and KV of `config`. *c holds what runs without a measurement; its variant stays
- * if config->cpu_variant names one. With config->measure_dir the choice of an earlier start on the
- * same machine is taken from there, or kept there. */
+/* Choose for the weights and KV of `config`. On entry *c is the choice without a measurement; its
+ * variant stays if config->cpu_variant names one. With config->measure_dir the choice of an earlier
+ * start on the same machine is read from a file there, or written to it. */
 void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint32_t n_threads);
 
 #endif

@@ -5,11 +5,11 @@
  * copies: with one more, ptxas gives each thread 168 registers, and some kernels spill. Weights go
  * from memory straight into the registers of A, unpacked there to bf16: through shared memory each
  * would be written and read once more for 128 products. A lane loads the words that the narrow
- * kernel's lane loads (gemm_tile.cuh), so its pairs are columns in that kernel's order. Activations are B, in shared memory, which a matrix descriptor reads in one
- * order only. So arrange_kernel() puts them into the weights' order first, and at once into the
- * swizzle of a descriptor, and the sums of a group's activations behind them: a stage of shared
- * memory is one contiguous copy (cp.async.bulk), and needs no tensor map, whose making takes an
- * entry point of the driver.
+ * kernel's lane loads (gemm_tile.cuh), so its pairs are columns in that kernel's order.
+ * Activations are B, in shared memory, which a matrix descriptor reads in one order only. So
+ * arrange_kernel() brings the activations into the weights' order and a descriptor's swizzle, with
+ * the sums of each group behind them. A stage of shared memory is then one contiguous copy
+ * (cp.async.bulk), and needs no tensor map, whose making takes an entry point of the driver.
  *
  * Sums of a group grow in the instructions' accumulators; their scaled sum is in fp32 beside them,
  * as in gemm.cuh, but K is one range, and an instruction adds in an order of its own. So the bits

@@ -215,7 +215,7 @@ static void handles_that_must_not_work_do_not(void **state)
     device_close(d);
 }
 
-/* What is mapped stays, and the next pull ends, too. */
+/* The mapped memory stays readable, and a later pull ends without an error of the device. */
 static void an_owner_that_is_killed_leaves_what_is_mapped(void **state)
 {
     struct device *d = open_device();

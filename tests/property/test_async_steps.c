@@ -200,7 +200,7 @@ static void a_stop_ends_at_the_same_token(void **state)
         request_unref(x.r[1]);
     }
     assert_true(x.stats.n_async_steps > 2 * N_OUT);
-    /* What a row computed in vain is in no count of tokens. */
+    /* Tokens of rows that ran behind the end of their sequence are not counted. */
     assert_true(x.stats.n_generation_tokens < 2 * N_OUT * (N_OUT + 1));
     engine_test_close(&x.t);
 }

@@ -397,15 +397,6 @@ static void assert_works(struct engine_test *t)
     request_unref(r);
 }
 
-static void assert_nothing_held(struct engine_test *t)
-{
-    struct engine_stats st;
-
-    engine_test_idle(t, &st);
-    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_in_use, 0);
-    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_leaked, 0);
-}
-
 /* A call of either rank fails. Where the device survives it, the other rank does not wait for the
  * collectives that are left, and the next step succeeds. */
 static void a_failed_call_ends_its_own_requests_only(void **state)
@@ -426,7 +417,7 @@ static void a_failed_call_ends_its_own_requests_only(void **state)
         if (!died && request_finish(r) == FINISH_ERROR)
             assert_works(&t);
         request_unref(r);
-        assert_nothing_held(&t);
+        engine_test_holds_nothing(&t);
         if (died) {
             engine_test_close(&t);
             open_kind(&t, &kinds[0], 64);
@@ -454,7 +445,7 @@ static void a_dead_device_ends_the_engine(void **state)
             assert_true(engine_failed(t.engine));
         }
         request_unref(r);
-        assert_nothing_held(&t);
+        engine_test_holds_nothing(&t);
         engine_test_close(&t); /* does not hang */
     }
     log_init(LOG_WARN, false);

@@ -49,15 +49,6 @@ static void assert_works(struct engine_test *t)
     request_unref(r);
 }
 
-static void assert_nothing_held(struct engine_test *t)
-{
-    struct engine_stats st;
-
-    engine_test_idle(t, &st);
-    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_in_use, 0);
-    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_leaked, 0);
-}
-
 /* --- memory --- */
 
 /* 51 MB of weights. */
@@ -190,7 +181,7 @@ static void a_failed_step_ends_its_own_requests_only(void **state)
             assert_works(&t);
         }
         request_unref(r);
-        assert_nothing_held(&t);
+        engine_test_holds_nothing(&t);
     }
     assert_true(n_failed > 2);
     engine_test_close(&t);
@@ -224,7 +215,7 @@ static void a_dead_device_ends_every_request(void **state)
         request_unref(r[i]);
     }
     assert_true(engine_failed(t.engine));
-    assert_nothing_held(&t);
+    engine_test_holds_nothing(&t);
     buf_init(&why, BUF_WHY_MAX);
     engine_test_params(&sp, &st, N_OUT);
     assert_ok(
@@ -261,7 +252,7 @@ static void every_failing_call_ends_the_request(void **state)
             assert_false(engine_failed(t.engine));
         }
         request_unref(r);
-        assert_nothing_held(&t);
+        engine_test_holds_nothing(&t);
         engine_test_close(&t);
     }
 }

@@ -432,6 +432,22 @@ static void begin_to_compute(struct cache *c, struct open_seq *o, const char *te
     (void)wait_loaded(c, o->s);
 }
 
+/* `second` of b waits for n steps, then finds what `first` of a computes; both are closed. */
+static void assert_awaited(struct cache *a, struct open_seq *first, struct cache *b,
+                           struct open_seq *second, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        (void)cache_seq_load(second->s, true);
+        assert_true(cache_seq_is_loading(second->s));
+        step_all();
+    }
+    assert_int_equal(compute_kv(a, first, NULL), 0);
+    (void)wait_loaded(b, second->s);
+    assert_int_equal(compute_kv(b, second, NULL), 4 * B);
+    cache_seq_close(first->s);
+    cache_seq_close(second->s);
+}
+
 static void what_another_instance_is_about_to_compute_is_awaited(void **state)
 {
     struct cache *a = join(32, 0), *b = join(32, 0);
@@ -440,16 +456,7 @@ static void what_another_instance_is_about_to_compute_is_awaited(void **state)
     (void)state;
     begin_to_compute(a, &first, "ABCD");
     seq(b, &second, "ABCDEF");
-    for (uint32_t i = 0; i < 10; i++) {
-        (void)cache_seq_load(second.s, true);
-        assert_true(cache_seq_is_loading(second.s));
-        step_all();
-    }
-    assert_int_equal(compute_kv(a, &first, NULL), 0);
-    (void)wait_loaded(b, second.s);
-    assert_int_equal(compute_kv(b, &second, NULL), 4 * B);
-    cache_seq_close(first.s);
-    cache_seq_close(second.s);
+    assert_awaited(a, &first, b, &second, 10);
 }
 
 static void a_promise_that_is_not_kept_ends_the_wait(void **state)
@@ -498,16 +505,7 @@ static void a_promise_is_awaited_while_the_request_waits_in_any_case(void **stat
     begin_to_compute(a, &first, "ABCD");
     seq(b, &second, "ABCDEF");
     cache_seq_expect(second.s, fake_now + 30000000);
-    for (uint32_t i = 0; i < 20; i++) {
-        (void)cache_seq_load(second.s, true);
-        assert_true(cache_seq_is_loading(second.s));
-        step_all();
-    }
-    assert_int_equal(compute_kv(a, &first, NULL), 0);
-    (void)wait_loaded(b, second.s);
-    assert_int_equal(compute_kv(b, &second, NULL), 4 * B);
-    cache_seq_close(first.s);
-    cache_seq_close(second.s);
+    assert_awaited(a, &first, b, &second, 20);
 }
 
 static void what_was_computed_elsewhere_since_the_answer_is_found(void **state)
