@@ -80,7 +80,8 @@ libraries_table() {
 ^cmocka\.h$                  ^tests/
 ^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
 ^(algorithm|c[a-z]+|memory|new|stdexcept|vector)$  ^engine/retrieval/faiss_index\.cc$|^tests/cuda_emulation/
-^(condition_variable|deque|functional|limits|map|mutex|string|tuple|type_traits)$  ^tests/cuda_emulation/
+^(condition_variable|deque|functional|limits|map)$  ^tests/cuda_emulation/
+^(mutex|string|tuple|type_traits)$  ^tests/cuda_emulation/
 ^(elf|link)\.h$               ^tests/cuda_emulation/
 ^gnu/libc-version\.h$        ^tests/
 TABLE
