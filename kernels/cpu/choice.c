@@ -309,6 +309,17 @@ static void save(const struct cpu_choice *c, const char *path, const struct buf 
     buf_fini(&why);
 }
 
+/* Measure what the configuration does not name. */
+static void measure(struct cpu_choice *c, const struct device_config *config, uint32_t n_threads,
+                    struct buf *words)
+{
+    if (!config->cpu_variant)
+        measure_variants(c, config, words);
+    measure_fetch(c, config, n_threads, words);
+}
+
+/* A process that starts at the same time waits, and then finds the choice of this one: instances
+ * with other kernels than each other's could not share KV. */
 void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint32_t n_threads)
 {
     char path[PATH_MAX] = "";
@@ -320,14 +331,13 @@ void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint3
     kept = config->measure_dir && write_key(&key, config, n_threads) == OK &&
            (size_t)snprintf(path, sizeof path, "%s/kernels-%u-%u.txt", config->measure_dir,
                             (unsigned)config->weights, config->weights_group) < sizeof path;
+    int lock = kept ? save_lock_dir(config->measure_dir) : -1;
     loaded = kept && load(c, path, &key);
-    if (!loaded) {
-        if (!config->cpu_variant)
-            measure_variants(c, config, &words);
-        measure_fetch(c, config, n_threads, &words);
-        if (kept)
-            save(c, path, &key);
-    }
+    if (!loaded)
+        measure(c, config, n_threads, &words);
+    if (kept && !loaded)
+        save(c, path, &key);
+    save_unlock_dir(lock);
     log_event(LOG_INFO, "kernels chosen", "variant=%s prefetch=%s source=%s measured=\"%s\"",
               c->variant->name, fetch_names[c->fetch],
               loaded                ? "file"

@@ -267,18 +267,21 @@ static void save_choice(const struct cuda_context *c, bool chosen)
     buf_fini(&why);
 }
 
-/* Choose by an earlier start, or by time. */
+/* Choose by an earlier start, or by time. A process that starts at the same time waits, and then
+ * finds the choice of this one. */
 static enum status choose_by_time(struct cuda_context *c, struct trial *t, bool *chosen)
 {
+    int lock = c->config.measure_dir ? save_lock_dir(c->config.measure_dir) : -1;
     bool loaded = load_choice(c, chosen);
     enum status s = loaded ? OK : time_both(c, t);
 
-    if (s != OK)
-        return s;
-    if (!loaded) {
+    if (s == OK && !loaded) {
         *chosen = t->ms[1] * CHOICE_MARGIN <= t->ms[0];
         save_choice(c, *chosen);
     }
+    save_unlock_dir(lock);
+    if (s != OK)
+        return s;
     log_event(LOG_INFO, "matrix instructions chosen", "products=%s source=%s mma_us=%.1f "
               "wgmma_us=%.1f largest_difference=%.2g", *chosen ? "wgmma" : "mma.sync",
               loaded ? "file" : "measured", 1e3 * (double)t->ms[0], 1e3 * (double)t->ms[1],

@@ -1,9 +1,12 @@
 /* test_device.c - opening a backend, and its memory. */
 #include "tests/unit/kernels/kernel_test.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/save_file.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/choice.h"
 #include "kernels/cpu/cpu.h"
@@ -176,6 +179,46 @@ static void a_choice_is_kept_and_a_damaged_one_is_measured_again(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* Another start, which measures and keeps another choice. */
+struct other_start {
+    int lock;
+    const char *path, *text;
+};
+
+static void *end_other_start(void *arg)
+{
+    struct other_start *o = arg;
+
+    clock_sleep_ns(200000000); /* this one looks into the folder meanwhile */
+    write_text(o->path, o->text);
+    save_unlock_dir(o->lock);
+    return NULL;
+}
+
+static void two_starts_at_once_make_one_choice(void **state)
+{
+    char dir[] = "/tmp/tarn-choice-XXXXXX", path[sizeof dir + 32], text[1024];
+    struct cpu_choice first;
+    struct other_start other = {.path = path, .text = text};
+    pthread_t thread;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/kernels-%u-32.txt", dir, (unsigned)DTYPE_I8);
+    first = measured(NULL, dir);
+    read_text(path, text);
+    strcpy(strstr(text, "\nprefetch ") + strlen("\nprefetch "),
+           first.fetch == CPU_FETCH_AHEAD ? "quarters\n" : "ahead\n");
+    assert_int_equal(remove(path), 0);
+    other.lock = save_lock_dir(dir);
+    assert_true(other.lock >= 0);
+    assert_int_equal(pthread_create(&thread, NULL, end_other_start, &other), 0);
+    assert_int_not_equal(measured(NULL, dir).fetch, first.fetch);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 /* How weights are prefetched changes no bit, for a few rows and for many. */
 static void prefetching_changes_no_bit(void **state)
 {
@@ -332,6 +375,7 @@ int main(void)
         cmocka_unit_test(the_first_kernels_give_way_only_to_much_faster_ones),
         cmocka_unit_test(measured_kernels_are_those_of_this_machine_unless_named),
         cmocka_unit_test(a_choice_is_kept_and_a_damaged_one_is_measured_again),
+        cmocka_unit_test(two_starts_at_once_make_one_choice),
         cmocka_unit_test(prefetching_changes_no_bit),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(upload_and_download_copy),
