@@ -167,6 +167,7 @@ struct pool_read_slot {
     const void *from[POOL_READ_MAX]; /* is_near */
     uint64_t sent_ns, head_ns;
     bool is_alone; /* the peer had no other read then */
+    bool is_out;   /* counted in the peer's n_reads_out */
     bool is_near;  /* set by the engine */
 };
 struct pool_read_done {
