@@ -480,6 +480,7 @@ struct pool {
     uint64_t n_exported;               /* and its bytes; 0: none */
     bool is_revoking;                  /* pool_unregister() waits for peers to unmap it */
     uint64_t revoke_until_ns;
+    uint64_t left_until_ns; /* so long, peers whose connection was closed may still copy */
     uint64_t attend_memory_left;
     uint32_t n_attends_out;    /* given to the query thread */
     struct link attend_turns;  /* connections with queries that wait, by turn */
