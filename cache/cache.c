@@ -57,6 +57,11 @@ void cache_assert_owner(struct cache *c)
 
 /* --- life --- */
 
+uint64_t cache_sharing_bytes(uint64_t block_bytes)
+{
+    return tier_near_device_bytes(block_bytes);
+}
+
 /* Prepare to share device memory, if it can be shared. Without that KV goes through the host. */
 static void open_near(struct cache *c)
 {

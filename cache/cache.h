@@ -149,6 +149,8 @@ struct cache_config {
 NODISCARD enum status cache_create(struct cache **out, const struct cache_config *config,
                                    struct buf *why);
 void cache_destroy(struct cache *c); /* NULL is fine; asserts that no sequence is open */
+/* Memory of a GPU that a cache with remote.shares_device takes beside its blocks. */
+uint64_t cache_sharing_bytes(uint64_t block_bytes);
 /* The pools for the kernels [group.n], each with its rank's KV heads; n_blocks counts all block ids
  * that a sequence may hold. */
 const struct kv_pool *cache_pool(const struct cache *c);
