@@ -261,6 +261,16 @@ static enum status write_key(struct buf *out, const struct device_config *config
     return s;
 }
 
+/* The file of these settings: a server with others must not take the place of its choice. */
+static bool write_path(char path[PATH_MAX], const struct device_config *config, uint32_t n_threads)
+{
+    int n = snprintf(path, PATH_MAX, "%s/kernels-%u-%u-%u-%u-%s.txt", config->measure_dir,
+                     (unsigned)config->weights, config->weights_group, (unsigned)config->kv,
+                     n_threads, config->cpu_variant ? config->cpu_variant : "auto");
+
+    return n > 0 && n < PATH_MAX;
+}
+
 /* The whole text of a file with this choice. */
 static enum status write_choice(struct buf *out, const struct buf *key, const struct cpu_choice *c)
 {
@@ -329,8 +339,7 @@ void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint3
     buf_init(&key, 1024);
     buf_init(&words, 1024);
     kept = config->measure_dir && write_key(&key, config, n_threads) == OK &&
-           (size_t)snprintf(path, sizeof path, "%s/kernels-%u-%u.txt", config->measure_dir,
-                            (unsigned)config->weights, config->weights_group) < sizeof path;
+           write_path(path, config, n_threads);
     int lock = kept ? save_lock_dir(config->measure_dir) : -1;
     loaded = kept && load(c, path, &key);
     if (!loaded)

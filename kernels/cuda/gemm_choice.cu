@@ -6,6 +6,7 @@
  * does not change the choice: bits of products, and so stored KV, belong to it (ops.cu has its
  * name). For the same reason the choice of an earlier start is kept in a file (measure_dir), and
  * only the results are compared then. Whatever cannot be tried leaves the other kernel in use. */
+#include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -211,6 +212,22 @@ static enum status give_back(struct cuda_context *c, const struct trial *t)
 
 /* --- the file of an earlier start --- */
 
+/* The file of this kind of GPU and these weights: a server on another one must not take the place
+ * of its choice. */
+static bool write_path(char path[PATH_MAX], const struct device_config *g, const char *gpu)
+{
+    char name[64];
+    size_t i = 0;
+
+    for (; gpu[i] && i + 1 < sizeof(name); i++)
+        name[i] = isalnum((unsigned char)gpu[i]) ? gpu[i] : '-';
+    name[i] = '\0';
+    int n = snprintf(path, PATH_MAX, "%s/matrix-%u-%u-%s.txt", g->measure_dir,
+                     (unsigned)g->weights, g->weights_group, name);
+
+    return n > 0 && n < PATH_MAX;
+}
+
 /* The whole text of a file with this choice, and its path. ERR_UNSUPPORTED: none is kept. */
 static enum status write_choice(const struct cuda_context *c, bool chosen, char path[PATH_MAX],
                                 struct buf *text)
@@ -218,11 +235,8 @@ static enum status write_choice(const struct cuda_context *c, bool chosen, char 
     const struct device_config *g = &c->config;
     cudaDeviceProp prop;
 
-    if (!g->measure_dir || cudaGetDeviceProperties(&prop, (int)g->ordinal) != cudaSuccess)
-        return ERR_UNSUPPORTED;
-    int n = snprintf(path, PATH_MAX, "%s/matrix-%u-%u.txt", g->measure_dir, (unsigned)g->weights,
-                     g->weights_group);
-    if (n < 0 || n >= PATH_MAX)
+    if (!g->measure_dir || cudaGetDeviceProperties(&prop, (int)g->ordinal) != cudaSuccess ||
+        !write_path(path, g, prop.name))
         return ERR_UNSUPPORTED;
     buf_reset(text);
     return buf_printf(text, "tarn matrix instructions 1, %s, weights %u of groups of %u: %s\n",

@@ -268,7 +268,7 @@ static void a_device_does_without_where_there_is_no_gain(void **state)
 /* Noise must not change what stored KV belongs to. */
 static void a_kept_choice_is_not_measured_again(void **state)
 {
-    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 32];
+    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 48];
     struct device_config config = config_of(DTYPE_I8, 128, true);
 
     (void)state;
@@ -282,7 +282,7 @@ static void a_kept_choice_is_not_measured_again(void **state)
     emulation_make_wgmma_fast(0);
     config.max_heads = 2; /* opened again */
     assert_true(has_wgmma(cuda_device_for(&config)));
-    snprintf(path, sizeof path, "%s/matrix-%u-128.txt", dir, (unsigned)DTYPE_I8);
+    snprintf(path, sizeof path, "%s/matrix-%u-128-emulated-GPU.txt", dir, (unsigned)DTYPE_I8);
     assert_int_equal(truncate(path, 20), 0);
     config.max_heads = 3;
     assert_false(has_wgmma(cuda_device_for(&config)));
@@ -314,7 +314,7 @@ static void *end_other_start(void *arg)
 
 static void two_starts_at_once_make_one_choice(void **state)
 {
-    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 32], text[512] = "";
+    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 48], text[512] = "";
     struct device_config config = config_of(DTYPE_I8, 128, true);
     struct other_start other = {.path = path, .text = text};
     pthread_t thread;
@@ -323,7 +323,7 @@ static void two_starts_at_once_make_one_choice(void **state)
     if (!emulation_make_wgmma_fast)
         skip(); /* a real GPU may choose otherwise */
     assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/matrix-%u-128.txt", dir, (unsigned)DTYPE_I8);
+    snprintf(path, sizeof path, "%s/matrix-%u-128-emulated-GPU.txt", dir, (unsigned)DTYPE_I8);
     config.max_k = 128;
     config.measure_dir = dir;
     assert_false(has_wgmma(cuda_device_for(&config)));
