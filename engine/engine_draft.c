@@ -51,7 +51,8 @@ enum status engine_open_draft(struct engine *e, struct buf *why)
     e->info.draft_weight_bytes = draft_model_weight_bytes(e->draft_model);
     e->info.draft_kv_bytes = draft_model_kv_bytes(e->draft_model);
     proposing_init(&e->proposing, (double)e->info.draft_weight_bytes / (double)e->weights.n_bytes);
-    log_event(LOG_INFO, "a draft model guesses", "model=\"%s\" weight_bytes=%llu kv_bytes=%llu graph_bytes=%llu",
+    log_event(LOG_INFO, "a draft model guesses",
+              "model=\"%s\" weight_bytes=%llu kv_bytes=%llu graph_bytes=%llu",
               e->config.draft_model_dir, (unsigned long long)e->info.draft_weight_bytes,
               (unsigned long long)e->info.draft_kv_bytes, (unsigned long long)graph_bytes);
     return OK;

@@ -160,7 +160,8 @@ static void the_reserve_is_what_recordings_take(void **state)
         assert_int_equal(cost.n_kept, keeps ? cost.probe_bytes : 0);
         assert_int_equal(step_graphs_reserve(&cost, 100), STEP_GRAPHS_MAX * 100 * NODE_BYTES);
         assert_int_equal(step_graphs_reserve(&cost, 2), STEP_GRAPHS_BYTES_MIN);
-        assert_int_equal(step_graphs_reserve(&cost, 1000000), cost.device_bytes / STEP_GRAPHS_SHARE);
+        assert_int_equal(step_graphs_reserve(&cost, 1000000),
+                         cost.device_bytes / STEP_GRAPHS_SHARE);
         emulation_graph_memory(2048, 0);
         close_world(&w);
     }
