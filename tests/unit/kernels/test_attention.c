@@ -77,7 +77,7 @@ static void check_against_ref(struct device *d, struct world *w, uint32_t seg_to
 /* I8 and F8 share the sizes: every other one each. */
 static void head_sizes_on(struct device *d)
 {
-    static const uint32_t dims[] = {2, 8, 16, 20, 34, 64, 80, 96, 128, 256};
+    static const uint32_t dims[] = {2, 7, 8, 16, 20, 33, 34, 64, 80, 96, 128, 256};
 
     for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
         for (size_t i = t < 3 ? 0 : t - 3; i < ARRAY_SIZE(dims); i += t < 3 ? 1 : 2) {
@@ -254,6 +254,24 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
             w.n_heads = 4;
             w.dim = 32;
             check_invariance(variant_names[v], &w, KV_SEGMENT_TOKENS_MAX);
+        }
+}
+
+/* Windows and chunks begin at any key of a pair of bf16 numbers. */
+static void a_row_with_a_window_has_the_same_bits_in_any_chunk_and_batch(void **state)
+{
+    (void)state;
+    for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+            struct world w = {.dtype = kv_types[t],
+                              .n_heads = 6,
+                              .n_kv_heads = 2,
+                              .dim = 20,
+                              .n_seqs = 2,
+                              .window = 37,
+                              .len = {IS_EMULATED ? 60 : 150, 41}};
+
+            check_invariance(variant_names[v], &w, 0);
         }
 }
 
@@ -515,6 +533,7 @@ int main(void)
         cmocka_unit_test(equals_reference_where_one_tile_dwarfs_another),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
+        cmocka_unit_test(a_row_with_a_window_has_the_same_bits_in_any_chunk_and_batch),
         cmocka_unit_test(many_segments_of_few_heads_have_the_bits_of_one_thread),
         cmocka_unit_test(inf_and_nan_reach_only_rows_that_see_them),
         cmocka_unit_test(attention_to_some_segments_tells_its_weight),
