@@ -152,6 +152,49 @@ static void equals_reference_around_tile_edges(void **state)
     each_variant(2, lengths_on);
 }
 
+/* With one key, the result is its value and the log-sum-exp is its score. Queries choose one
+ * dimension each, so every number of one byte appears in both; each is exact. */
+static void bytes_on(struct device *d)
+{
+    enum { N = 256 };
+
+    for (int t = 3; t < 5; t++) {
+        struct world w = {
+            .dtype = kv_types[t], .n_heads = N, .n_kv_heads = 1, .dim = N, .n_seqs = 1, .len = {1}};
+        float lse[N];
+        struct call c;
+
+        world_init(&w, 0);
+        memset(w.q[0], 0, world_outputs(&w) * sizeof(float));
+        for (uint32_t i = 0; i < N; i++) {
+            /* I8's -128 and F8's NaN are never stored; the largest number makes the scale 1 */
+            bool is_unused = w.dtype == DTYPE_I8 ? i == 128 : (i & 127) == 127;
+
+            w.q[0][i * N + i] = 16;
+            w.v[0][i] = is_unused ? 0 : kv_unrounded(w.dtype, (unsigned char)i);
+            w.k[0][N - 1 - i] = w.v[0][i];
+        }
+        write_all(&w);
+        call_init(&c, &w, 1);
+        call_add(&c, &w, 0, 0, 1);
+        c.lse = lse;
+        call_run(&c, &w, d);
+        for (uint32_t h = 0; h < N; h++)
+            for (uint32_t i = 0; i < N; i++)
+                assert_true(c.out[h * N + i] == w.v[0][i]);
+        for (uint32_t h = 0; h < N; h++)
+            assert_true(lse[h] == w.k[0][h]);
+        call_fini(&c);
+        world_fini(&w);
+    }
+}
+
+static void every_number_of_one_byte_is_exact(void **state)
+{
+    (void)state;
+    each_variant(1, bytes_on);
+}
+
 /* Scores of some hundreds. The maximum of one tile is far above that of an earlier or later tile,
  * so that a merge with the wrong maximum overflows. */
 static void large_scores_on(struct device *d)
@@ -530,6 +573,7 @@ int main(void)
         cmocka_unit_test(equals_reference_for_every_head_size),
         cmocka_unit_test(equals_reference_for_every_sharing_of_kv_heads),
         cmocka_unit_test(equals_reference_around_tile_edges),
+        cmocka_unit_test(every_number_of_one_byte_is_exact),
         cmocka_unit_test(equals_reference_where_one_tile_dwarfs_another),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
