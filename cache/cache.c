@@ -311,6 +311,14 @@ bool cache_poll(struct cache *c, uint64_t now_ns)
     return store_poll(c->store, now_ns);
 }
 
+bool cache_awaits_pool_only(struct cache *c)
+{
+    uint64_t n_before = c->n_load_events;
+
+    c->n_load_events = store_n_load_events(c->store);
+    return c->pool && c->n_load_events == n_before && store_awaits_pool_only(c->store);
+}
+
 void cache_stats(const struct cache *c, struct cache_stats *out)
 {
     *out = (struct cache_stats){.policy = c->config.policy ? c->config.policy

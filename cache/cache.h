@@ -163,6 +163,10 @@ const char *cache_policies(void);
 /* Call once per step, before planning: complete the copies, reads and writes that are over, and end
  * expired holds. Returns true while any are under way: poll again soon. */
 bool cache_poll(struct cache *c, uint64_t now_ns);
+/* Whether all that is under way is at other instances, and nothing of it has ended since the last
+ * call. Their answers wake the engine thread (struct cache_remote_config), so polls are needed for
+ * deadlines only. */
+bool cache_awaits_pool_only(struct cache *c);
 
 /* --- sequences --- */
 

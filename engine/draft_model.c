@@ -37,7 +37,8 @@ struct draft_model {
     struct weights_config weights_config;
     struct weights weights;
     struct device *device;
-    uint32_t n_vocab; /* ids that both models have */
+    uint64_t graph_bytes; /* reserved for recorded steps; 0: none is recorded */
+    uint32_t n_vocab;     /* ids that both models have */
     uint32_t window, blocks_per_seat;
     struct kv_pool pool;
     struct batch batch;
@@ -234,7 +235,7 @@ static enum status create_forward(struct draft_model *m)
                                .n_pos = m->window,
                                .n_seqs_max = m->n_seats,
                                .n_blocks_max = m->pool.n_blocks,
-                               .graphs = m->c.graphs};
+                               .graph_bytes = m->graph_bytes};
 
     m->pool.base = device_alloc(m->device, kv_block_bytes(&m->pool) * m->pool.n_blocks);
     if (!m->pool.base)
@@ -264,6 +265,12 @@ static enum status open_model(struct draft_model *m, const struct tokenizer *t, 
                        "{draft_kv_bytes}",
                        m->n_seats, m->window, (unsigned long long)draft_model_kv_bytes(m));
     return s == OK ? OK : buf_why(why, s, "the forward pass cannot be prepared");
+}
+
+uint64_t draft_model_record(struct draft_model *m, const struct step_graphs_cost *cost)
+{
+    m->graph_bytes = step_graphs_reserve(cost, forward_kernels_max(&m->model));
+    return m->graph_bytes;
 }
 
 enum status draft_model_open(struct draft_model *m, struct device *device,

@@ -30,6 +30,7 @@
 #include "base/buf.h"
 #include "engine/opening.h"
 #include "engine/run/sampler.h"
+#include "engine/run/step_graphs.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/device.h"
 
@@ -49,7 +50,6 @@ struct draft_model_config {
     uint32_t n_seqs_max;    /* in one forward pass */
     uint32_t n_rows_max;    /* of the device: max_rows in struct device_config */
     uint32_t max_model_len; /* no sequence is longer */
-    bool graphs;            /* as in forward_config */
     uint64_t kv_bytes;      /* of the store at most; 0: what DRAFT_SEATS_DEFAULT sequences need */
 };
 
@@ -58,6 +58,8 @@ NODISCARD enum status draft_model_read(struct draft_model **out,
                                        const struct draft_model_config *config, struct buf *why);
 /* Raise the fields of *d to what this model needs. */
 void draft_model_fit(const struct draft_model *m, struct device_config *d);
+/* Record steps, before draft_model_open(). Returns the memory that is reserved for that. */
+uint64_t draft_model_record(struct draft_model *m, const struct step_graphs_cost *cost);
 /* Load the weights, and check that ids mean the same to both models. t, n_vocab: of the large
  * model; t NULL: the models have random weights and no tokenizers. */
 NODISCARD enum status draft_model_open(struct draft_model *m, struct device *device,

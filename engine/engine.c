@@ -603,8 +603,10 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = engine_create_adapters(e, why);
     if (s == OK)
         s = load_tokenizer(e, why);
-    if (s == OK)
+    if (s == OK) {
+        engine_reserve_graphs(e);
         s = engine_open_draft(e, why);
+    }
     if (s == OK)
         s = engine_size_pool(e, &pool, why);
     if (s == OK && (s = make_fingerprint(e, &pool)) != OK)

@@ -266,6 +266,7 @@ struct engine_info {
     uint64_t weight_bytes;
     uint64_t draft_weight_bytes, draft_kv_bytes; /* of the draft model; 0: there is none */
     uint64_t kv_bytes;
+    uint64_t graph_bytes; /* of GPU memory: reserved for recorded steps */
     uint32_t n_threads;
     uint32_t max_num_seqs, max_batched_tokens, max_queued;
     uint32_t n_guesses_max; /* speculative_tokens, or 0 where there is no speculation */

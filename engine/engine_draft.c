@@ -18,7 +18,6 @@ enum status engine_read_draft(struct engine *e, struct device_config *d, struct 
                                    .n_rows_max = d->max_rows,
                                    .max_model_len =
                                        c->max_model_len ? c->max_model_len : e->model.max_pos,
-                                   .graphs = !c->enforce_eager,
                                    .kv_bytes = c->draft_kv_bytes};
 
     if (!c->draft_model_dir)
@@ -43,6 +42,8 @@ enum status engine_open_draft(struct engine *e, struct buf *why)
     e->draft_seqs = calloc(e->config.max_num_seqs, sizeof *e->draft_seqs);
     if (!e->draft_seqs)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
+    uint64_t graph_bytes = draft_model_record(e->draft_model, &e->graph_cost);
+    e->info.graph_bytes += graph_bytes;
     enum status s =
         draft_model_open(e->draft_model, e->device, e->tokenizer, e->model.n_vocab, why);
     if (s != OK)
@@ -50,9 +51,10 @@ enum status engine_open_draft(struct engine *e, struct buf *why)
     e->info.draft_weight_bytes = draft_model_weight_bytes(e->draft_model);
     e->info.draft_kv_bytes = draft_model_kv_bytes(e->draft_model);
     proposing_init(&e->proposing, (double)e->info.draft_weight_bytes / (double)e->weights.n_bytes);
-    log_event(LOG_INFO, "a draft model guesses", "model=\"%s\" weight_bytes=%llu kv_bytes=%llu",
+    log_event(LOG_INFO, "a draft model guesses",
+              "model=\"%s\" weight_bytes=%llu kv_bytes=%llu graph_bytes=%llu",
               e->config.draft_model_dir, (unsigned long long)e->info.draft_weight_bytes,
-              (unsigned long long)e->info.draft_kv_bytes);
+              (unsigned long long)e->info.draft_kv_bytes, (unsigned long long)graph_bytes);
     return OK;
 }
 

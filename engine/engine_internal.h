@@ -100,6 +100,8 @@ struct engine {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     uint32_t n_slots;
     uint64_t gpu_bytes_free_at_open[DEVICE_GROUP_MAX]; /* of each rank; 0: no GPU */
+    struct step_graphs_cost graph_cost;                /* all 0: no step is recorded */
+    uint64_t graph_bytes; /* reserved for recorded steps, but for those of a draft model */
 
     /* Any thread. */
     struct ring submitted;                 /* struct request *, one reference each */
@@ -220,6 +222,8 @@ void engine_publish_room(struct engine *e);
 /* Free and total memory of a GPU; n_total may be NULL. */
 NODISCARD enum status engine_gpu_memory(struct device *d, uint64_t *n_free, uint64_t *n_total,
                                         struct buf *why);
+/* Measure what recorded steps cost, and reserve memory for them. */
+void engine_reserve_graphs(struct engine *e);
 /* Rows of logits in a step. A single sequence can verify all of its guesses. */
 uint32_t engine_logits_rows(const struct engine *e);
 struct forward_config engine_forward_shape(struct engine *e, uint32_t max_model_len);

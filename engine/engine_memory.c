@@ -67,7 +67,7 @@ struct forward_config engine_forward_shape(struct engine *e, uint32_t max_model_
                                    .adapter_rank = c->max_adapters ? c->max_adapter_rank : 0,
                                    .n_blocks_max =
                                        n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
-                                   .graphs = !c->enforce_eager,
+                                   .graph_bytes = e->graph_bytes,
                                    .device_logits = device_ops(e->device)->sample != NULL,
                                    .queries = e->attend ? &queries : NULL};
 }
@@ -100,13 +100,34 @@ static uint64_t sharing_bytes(const struct engine *e, uint64_t block)
     return c->pool_url && c->pool_device_ipc && e->group.n == 1 ? cache_sharing_bytes(block) : 0;
 }
 
+void engine_reserve_graphs(struct engine *e)
+{
+    if (e->config.enforce_eager || device_is_host(e->device) || e->group.n > 1)
+        return;
+    step_graphs_measure(e->device, &e->graph_cost);
+    e->graph_bytes = step_graphs_reserve(&e->graph_cost, forward_kernels_max(&e->model));
+    e->info.graph_bytes = e->graph_bytes;
+    log_event(LOG_INFO, "GPU memory is reserved for recorded steps", "bytes=%llu recordings=%d",
+              (unsigned long long)e->graph_bytes, STEP_GRAPHS_MAX);
+}
+
+/* Bytes that recorded steps will take. The driver may have kept some when those of the measurement
+ * were destroyed: these are taken already. */
+static uint64_t graph_bytes_to_come(const struct engine *e)
+{
+    uint64_t kept = e->graph_cost.n_kept;
+
+    return e->info.graph_bytes > kept ? e->info.graph_bytes - kept : 0;
+}
+
 /* Size the KV pool of a rank by gpu_memory_utilization: that share of all memory, less the memory
- * used since the device was opened (weights, and all of a draft model) and that of the step's
- * buffers and the exchange with other instances; never more than is free. */
+ * used since the device was opened (weights, and all of a draft model), that of the step's buffers,
+ * the reserve for recorded steps and the exchange with other instances; never more than is free. */
 static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len,
                                  uint64_t block, uint64_t *out, struct buf *why)
 {
-    uint64_t step = step_bytes(e, rank, max_model_len) + sharing_bytes(e, block);
+    uint64_t step = step_bytes(e, rank, max_model_len) + graph_bytes_to_come(e) +
+                    sharing_bytes(e, block);
     uint64_t n_free = 0, n_total = 0;
     uint64_t at_open = e->gpu_bytes_free_at_open[rank];
     double share = e->config.gpu_memory_utilization;

@@ -209,7 +209,8 @@ static const struct option_row rows[] = {
          "size of the KV pool; 0: chosen from free memory"),
     SHARE(NULL, "gpu-memory-utilization", gpu_memory_utilization,
           SETTING_TEXT(DEFAULT_GPU_MEMORY_UTILIZATION),
-          "GPU: share of its memory for weights, buffers and KV pool; --kv-device-bytes wins"),
+          "GPU: share of its memory for weights, buffers, recorded steps and KV pool; "
+          "--kv-device-bytes wins"),
     COUNT(NULL, "kv-segment-tokens", kv_segment_tokens, 32, 256,
           SETTING_TEXT(DEFAULT_KV_SEGMENT_TOKENS), "tokens of a segment, a multiple of 32"),
     BOOL(NULL, "prefix-caching", prefix_caching, "true",

@@ -462,11 +462,13 @@ struct pool {
     uint32_t n_arenas;
 
     /* the pool thread's */
-    uint64_t now_ns, due_ns; /* the next deadline */
-    uint64_t round_due_ns;   /* the next one that the last round over the slots saw */
-    bool has_changed;        /* something happened since that round */
-    bool has_posted;         /* something for the engine */
-    bool is_busy;            /* something was begun: do not sleep yet */
+    uint64_t now_ns, due_ns;  /* the next deadline */
+    uint64_t round_due_ns;    /* the next one that the last round over the slots saw */
+    bool has_changed;         /* something happened since that round */
+    bool has_posted;          /* something for the engine */
+    bool has_posted_later;    /* the same, but it need not wake the engine at once */
+    uint64_t posted_later_ns; /* when the engine is woken for that; 0: not decided */
+    bool is_busy;             /* something was begun: do not sleep yet */
     uint64_t timers_ns, heartbeat_ns, announce_ns, roll_ns, publish_ns;
     struct pool_conn conns[POOL_N_CONNS];
     uint64_t n_leases_ever;

@@ -285,6 +285,30 @@ static bool remote_is_busy(const struct store_remote *r)
            r->at_leaving < r->n_leaving;
 }
 
+/* Whether something is under way that nobody reports: blocks that have arrived are to be placed,
+ * copies of device memory run, paths are to be offered. */
+static bool remote_needs_polls(const struct store_remote *r)
+{
+    if (r->at_leaving < r->n_leaving || (r->near && r->slow.n_reading + r->n_asked > 0))
+        return true;
+    for (uint32_t i = 0; r->slow.n_reading > 0 && i < N_UNITS; i++)
+        if (r->slow.units[i].state == UNIT_READ)
+            return true;
+    return false;
+}
+
+/* The same of all tiers. */
+static bool needs_polls(const struct store *st)
+{
+    return st->lists_events || st->n_moves_over < st->n_moves_begun ||
+           (st->disk && disk_is_busy(st->disk)) || (st->remote && remote_needs_polls(st->remote));
+}
+
+bool store_awaits_pool_only(const struct store *st)
+{
+    return st->remote && !needs_polls(st);
+}
+
 bool store_poll(struct store *st, uint64_t now_ns)
 {
     st->now_ns = now_ns;
@@ -298,6 +322,6 @@ bool store_poll(struct store *st, uint64_t now_ns)
     forget_orphans(st);
     end_holds(st, now_ns);
     refresh_sessions(st);
-    return poll_events(st) || st->n_moves_over < st->n_moves_begun ||
-           (st->disk && disk_is_busy(st->disk)) || (st->remote && remote_is_busy(st->remote));
+    st->lists_events = poll_events(st);
+    return needs_polls(st) || (st->remote && remote_is_busy(st->remote));
 }

@@ -154,6 +154,7 @@ struct store {
     bool sleeps;               /* store_sleep() */
     uint64_t sleep_ns;         /* of its first call */
     bool is_ahead;             /* moves are counted as made ahead, not on demand */
+    bool lists_events;         /* poll_events() has more to do */
 
     uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;
     uint64_t n_expected_lost, n_expected_out;

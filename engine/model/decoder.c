@@ -153,7 +153,8 @@ static enum status plan_layer(struct loader *l, const struct decoder_names *name
 static enum status check_ranks(struct loader *l, const struct decoder_names *names)
 {
     if (names->head_norm == HEAD_NORM_ALL)
-        return plan_refuses_ranks(l, "this model norms all heads together, which one GPU has not");
+        return plan_refuses_ranks(l, "this model normalizes all heads together, and each GPU has "
+                                     "some of them only");
     return OK;
 }
 

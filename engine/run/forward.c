@@ -12,6 +12,11 @@
 #include "engine/run/step_graphs.h"
 #include "kernels/pack.h"
 
+/* A layer of a Llama model has 10 kernels in decode. Norms behind sublayers and products whose
+ * ranges of K are blocks of their own add up to 6, a mixture of experts 8 more. */
+#define KERNELS_OF_LAYER 16
+#define KERNELS_OF_EXPERTS 24
+
 struct forward {
     struct forward_config c;
     struct device *device;    /* of the group: the one that this forward pass runs on */
@@ -177,6 +182,11 @@ static enum status alloc_buffers(struct forward *f)
     return p->x && p->xn && f->out_x && f->logits && f->cos_sin ? OK : ERR_NOMEM;
 }
 
+uint32_t forward_kernels_max(const struct model_config *m)
+{
+    return (m->n_layers + 1) * (m->n_experts ? KERNELS_OF_EXPERTS : KERNELS_OF_LAYER);
+}
+
 enum status forward_create(struct forward **out, const struct forward_config *config)
 {
     size_t n_logits = (size_t)config->n_out_max * out_width(config);
@@ -212,8 +222,8 @@ enum status forward_create(struct forward **out, const struct forward_config *co
         s = make_cos_sin(f);
     if (s == OK && is_on_gpu(config))
         s = segment_work_create(&f->work, config->n_blocks_max);
-    if (s == OK && config->graphs && is_on_gpu(config) && config->group.n == 1)
-        s = step_graphs_create(&f->graphs, f->device);
+    if (s == OK && config->graph_bytes > 0 && is_on_gpu(config) && config->group.n == 1)
+        s = step_graphs_create(&f->graphs, f->device, config->graph_bytes);
     if (s == OK && config->queries)
         s = queries_create(&f->queries,
                            &(struct queries_config){.device = f->device,

@@ -39,7 +39,8 @@ struct forward_config {
     uint32_t n_pos; /* positions that rotary tables are made for */
     uint32_t n_seqs_max;
     uint32_t n_blocks_max; /* as in batch_create() */
-    bool graphs;           /* replay decode steps on a device that can; not in a group of several */
+    uint64_t graph_bytes;  /* memory to record decode steps in; 0: none is recorded, as in a group
+                              of several devices */
     struct ranks *ranks; /* the other devices of the group; NULL: none, or they are run by others */
     uint32_t adapter_rank; /* the largest of adapters; 0: no batch has any */
     bool device_logits;    /* leave them on the device: it samples */
@@ -49,7 +50,9 @@ struct forward_config {
     const struct query_calls *queries; /* NULL: no sequence sends queries */
 };
 
-/* Device memory that forward_create() will take. */
+/* Kernels of a decode step, at most: what step_graphs_reserve() wants to know. */
+uint32_t forward_kernels_max(const struct model_config *m);
+/* Device memory that forward_create() will take, without recorded steps. */
 uint64_t forward_device_bytes(const struct forward_config *config);
 NODISCARD enum status forward_create(struct forward **out, const struct forward_config *config);
 void forward_destroy(struct forward *f); /* NULL is fine */

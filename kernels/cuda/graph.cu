@@ -1,7 +1,9 @@
 /* graph.cu - graphs of kernels: the work of the compute stream between begin and end is recorded
  * instead of done, and launched as a whole.
  *
- * The capture is that of the calling thread: other threads may allocate pinned memory meanwhile. */
+ * The capture is that of the calling thread: other threads may allocate pinned memory meanwhile. A
+ * graph is uploaded at its end, so that all memory that it takes is allocated then, and none by its
+ * first launch. */
 #include "kernels/cuda/context.cuh"
 
 enum status cuda_graph_begin(void *state)
@@ -26,6 +28,8 @@ enum status cuda_graph_end(void *state, struct device_graph **out)
                                "cudaStreamEndCapture");
     if (s == OK)
         s = cuda_check(c, cudaGraphInstantiate(&made, graph, 0), "cudaGraphInstantiate");
+    if (s == OK)
+        s = cuda_check(c, cudaGraphUpload(made, c->streams[DEVICE_COMPUTE]), "cudaGraphUpload");
     if (graph) {
         enum status freed = cuda_check(c, cudaGraphDestroy(graph), "cudaGraphDestroy");
 

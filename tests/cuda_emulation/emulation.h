@@ -8,6 +8,7 @@
  *
  * Environment:
  *   TARN_EMULATION_SEED=n       seed of all random choices (default 1)
+ *   TARN_EMULATION_ORDER=random|late|early   which stream works first (default random; below)
  *   TARN_EMULATION_PROTECT=0    let host code access device memory (default: it faults)
  *   TARN_EMULATION_MEMORY_MB=n  memory of a device (default 1024)
  *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
@@ -32,6 +33,13 @@ extern "C" {
 #endif
 
 void emulation_seed(uint64_t seed);
+/* The order of streams that no event orders: at random; nothing but what the host waits for; or
+ * first all that it does not wait for. */
+enum emulation_order { EMULATION_RANDOM, EMULATION_LATE, EMULATION_EARLY };
+void emulation_order(enum emulation_order order);
+/* Each kernel of an executable graph takes so many bytes of device memory (2048 otherwise). keeps:
+ * the driver keeps those of destroyed graphs, for later ones only. */
+void emulation_graph_memory(uint64_t bytes_of_kernel, int keeps);
 /* Make the n-th call from now on of the CUDA runtime (launches included) or of cublasLt fail with
  * the cudaError_t and do nothing else. n = 0: none. */
 void emulation_fail_call(uint64_t n, int error);

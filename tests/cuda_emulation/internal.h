@@ -89,6 +89,9 @@ cudaError_t memory_export(void *p, cudaIpcMemHandle_t *handle);
 cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle);
 bool memory_return(void *p); /* false: not memory of another process */
 void memory_info(int device, size_t *n_free, size_t *n_total);
+/* The driver takes so many bytes of a device (false: there are fewer), or gives them back. */
+bool memory_take(int device, size_t n_bytes);
+void memory_give(int device, size_t n_bytes);
 void memory_set(void *p, int byte, size_t n_bytes);
 /* Between memory_open() and memory_close() devices work. The memory of the one that memory_use()
  * named last can be accessed, and that of no other. */

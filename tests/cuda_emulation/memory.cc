@@ -198,6 +198,19 @@ void memory_info(int device, size_t *n_free, size_t *n_total)
     *n_free = capacity() - n_device_bytes[device];
 }
 
+bool memory_take(int device, size_t n_bytes)
+{
+    if (n_device_bytes[device] + n_bytes > capacity())
+        return false;
+    n_device_bytes[device] += n_bytes;
+    return true;
+}
+
+void memory_give(int device, size_t n_bytes)
+{
+    n_device_bytes[device] -= n_bytes;
+}
+
 /* Fill with zeros without touching each page: the kernel supplies zero pages at the first
  * access. */
 void memory_set(void *p, int byte, size_t n_bytes)

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "emulation.h"
 #include "kernels/cuda/ptx.cuh"
 
 /* LAUNCH takes a constant; here the kernel is chosen at run time, right or with its bug. */
@@ -376,6 +377,45 @@ static bool event_between_streams(bool bug)
     return equals(out, want);
 }
 
+/* Stream b reads what the one kernel of stream a writes, or overwrites what that one reads, behind
+ * kernels that touch neither; the bug is to wait for no event. A random order of the streams would
+ * run a's kernel before b's last one. */
+static bool unequal_streams(bool bug, enum emulation_order order, bool b_writes)
+{
+    const unsigned n_before = 64;
+    int *in = device_array(N, true), *mid = device_array(N, true), *out = device_array(N, false);
+    int *idle = device_array(N, false);
+    std::vector<int> want(N);
+    cudaStream_t a, b;
+    cudaEvent_t e;
+
+    emulation_order(order);
+    cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+    LAUNCH_CHOSEN(increment_kernel, 1, N, 0, a, b_writes ? mid : in, b_writes ? out : mid);
+    cudaEventRecord(e, a);
+    if (!bug)
+        cudaStreamWaitEvent(b, e);
+    for (unsigned i = 0; i < n_before; i++)
+        LAUNCH_CHOSEN(increment_kernel, 1, N, 0, b, in, idle);
+    LAUNCH_CHOSEN(increment_kernel, 1, N, 0, b, b_writes ? in : mid, b_writes ? mid : out);
+    cudaStreamSynchronize(b_writes ? a : b);
+    for (unsigned i = 0; i < N; i++)
+        want[i] = input_at(i) + (b_writes ? 1 : 2);
+    return equals(out, want);
+}
+
+static bool late_writer(bool bug)
+{
+    return unequal_streams(bug, EMULATION_LATE, false);
+}
+
+static bool early_writer(bool bug)
+{
+    return unequal_streams(bug, EMULATION_EARLY, true);
+}
+
 /* The bug: the event is recorded before the work that it should mark. */
 static bool event_recorded_too_early(bool bug)
 {
@@ -571,6 +611,8 @@ const struct planted_case planted_cases[] = {
     {"shared memory that nobody wrote", uninitialised_shared, ANYWHERE},
     {"more shared memory than allowed", too_much_shared, ANYWHERE},
     {"the event between two streams", event_between_streams, ANYWHERE},
+    {"the event behind a stream that comes late", late_writer, ANYWHERE},
+    {"the event in front of a stream that comes early", early_writer, ANYWHERE},
     {"an event recorded too early", event_recorded_too_early, ANYWHERE},
     {"the host reads before the copy is done", host_reads_too_early, ANYWHERE},
     {"the host writes before the copy is done", host_writes_too_early, ANYWHERE},

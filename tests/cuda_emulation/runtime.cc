@@ -64,6 +64,8 @@ void emulation_fail_call(uint64_t n, int error)
 void emulation_kill(int error)
 {
     dead_error = error;
+    if (error == 0)
+        last_error = cudaSuccess; /* of this thread: the next device is a new one */
 }
 
 uint64_t emulation_calls(void)

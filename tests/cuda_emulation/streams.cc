@@ -1,9 +1,14 @@
 /* streams.cc - streams and events.
  *
- * Work stays queued until the host waits for something. Then the device repeatedly chooses a random
- * stream whose next piece of work may run, and runs it, until the work that the host waits for is
- * done. So a copy that the host does not wait for has not happened, and streams that no event
- * orders run in any order. A query runs at most one piece of work, and not always.
+ * Work stays queued until the host waits for something. Then the device repeatedly chooses a stream
+ * whose next piece of work may run, and runs it, until the work that the host waits for is done. So
+ * a copy that the host does not wait for has not happened, and streams that no event orders run in
+ * any order. A query runs at most one piece of work, and not always.
+ *
+ * The choice is random, or one of the two extremes that streams and events allow: `late` runs what
+ * leads to the work that is waited for, and nothing else; `early` first runs whatever other streams
+ * may run. Work that some event should have delayed, or forced, is then delayed or forced by
+ * nothing, whatever the seed.
  *
  * Between cudaStreamBeginCapture and cudaStreamEndCapture a stream's work becomes the nodes of a
  * graph, one behind the other, with the arguments of their calls. A call of the capturing thread
@@ -14,6 +19,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -34,6 +40,8 @@ struct CUevent_st {
 struct work {
     std::function<bool()> ready; /* whether it may run; empty: always */
     std::function<void()> run;
+    std::shared_ptr<CUevent_st> records = nullptr, awaits = nullptr; /* what event it is about */
+    uint64_t n = 0;                                                  /* which record of it */
 };
 
 typedef std::vector<std::function<void()>> nodes;
@@ -44,6 +52,8 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     nodes work;
+    int device = 0;
+    size_t n_bytes = 0; /* of device memory */
 };
 
 struct CUstream_st {
@@ -106,8 +116,8 @@ static std::condition_variable_any enqueued;
 static void push(CUstream_st *s, work w)
 {
     if (s->capture) {
-        if (w.ready)
-            emulation_die("a captured stream waits for an event");
+        if (w.ready || w.records)
+            emulation_die("an event in a captured stream");
         s->capture->work.push_back(std::move(w.run));
         return;
     }
@@ -133,6 +143,58 @@ static void push(CUstream_st *s, work w)
     enqueued.notify_all();
 }
 
+static int chosen_order = -1;
+
+void emulation_order(enum emulation_order order)
+{
+    LOCK();
+    chosen_order = order;
+}
+
+static enum emulation_order current_order(void)
+{
+    if (chosen_order < 0) {
+        const char *name = getenv("TARN_EMULATION_ORDER");
+
+        if (!name || strcmp(name, "random") == 0)
+            chosen_order = EMULATION_RANDOM;
+        else if (strcmp(name, "late") == 0 || strcmp(name, "early") == 0)
+            chosen_order = *name == 'l' ? EMULATION_LATE : EMULATION_EARLY;
+        else
+            emulation_die("TARN_EMULATION_ORDER: %s is none of random, late, early", name);
+    }
+    return static_cast<enum emulation_order>(chosen_order);
+}
+
+static bool is_ready(const CUstream_st *s)
+{
+    return !s->queue.empty() && (!s->queue.front().ready || s->queue.front().ready());
+}
+
+/* The stream whose queue has the n-th record of the event, or a later one. */
+static CUstream_st *stream_that_records(const CUevent_st *e, uint64_t n)
+{
+    for (const auto &s : streams)
+        for (const work &w : s->queue)
+            if (w.records.get() == e && w.n >= n)
+                return s.get();
+    return nullptr;
+}
+
+/* The stream that has to work first so that `s` goes on; NULL: not known. */
+static CUstream_st *needed_for(CUstream_st *s)
+{
+    for (size_t i = 0; s && i < streams.size(); i++) {
+        if (s->queue.empty())
+            return nullptr;
+        if (is_ready(s))
+            return s;
+        const work &w = s->queue.front();
+        s = w.awaits ? stream_that_records(w.awaits.get(), w.n) : nullptr;
+    }
+    return nullptr;
+}
+
 enum outcome { RAN, NO_WORK, NONE_READY };
 
 /* Giving access to another device's memory takes longer than a small kernel, so a device mostly
@@ -153,23 +215,39 @@ static void prefer_one_device(std::vector<CUstream_st *> *ready)
         last = (*ready)[random_to((uint32_t)ready->size())]->device;
 }
 
-/* Run one piece of work of a random stream, with its device's memory open. */
-static outcome run_one(void)
+/* Choose among the streams that may run, while the host waits for `target`; NULL: for all. */
+static CUstream_st *choose(std::vector<CUstream_st *> ready, CUstream_st *target)
+{
+    CUstream_st *needed = nullptr;
+
+    if (target && current_order() != EMULATION_RANDOM)
+        needed = needed_for(target);
+    if (needed && current_order() == EMULATION_LATE)
+        return needed;
+    if (needed && ready.size() > 1)
+        for (size_t i = 0; i < ready.size(); i++)
+            if (ready[i] == needed) {
+                ready.erase(ready.begin() + (std::ptrdiff_t)i);
+                break;
+            }
+    prefer_one_device(&ready);
+    return ready[random_to((uint32_t)ready.size())];
+}
+
+/* Run one piece of work, with its device's memory open. */
+static outcome run_one(CUstream_st *target)
 {
     std::vector<CUstream_st *> ready;
     bool waiting = false;
 
     for (const auto &s : streams) {
-        if (s->queue.empty())
-            continue;
-        waiting = true;
-        if (!s->queue.front().ready || s->queue.front().ready())
+        waiting = waiting || !s->queue.empty();
+        if (is_ready(s.get()))
             ready.push_back(s.get());
     }
     if (ready.empty())
         return waiting ? NONE_READY : NO_WORK;
-    prefer_one_device(&ready);
-    CUstream_st *s = ready[random_to((uint32_t)ready.size())];
+    CUstream_st *s = choose(std::move(ready), target);
     work w = std::move(s->queue.front());
     s->queue.pop_front();
     memory_use(s->device);
@@ -191,7 +269,8 @@ static void wait_for_others(void)
         emulation_die("deadlock: every stream with work waits for an event");
 }
 
-template <typename Done> static void run_until(Done done)
+/* target: the stream of the work that is waited for; NULL: of any. */
+template <typename Done> static void run_until(CUstream_st *target, Done done)
 {
     outcome last = RAN;
 
@@ -199,7 +278,7 @@ template <typename Done> static void run_until(Done done)
         return;
     memory_open();
     while (!done() && last != NO_WORK)
-        if ((last = run_one()) == NONE_READY)
+        if ((last = run_one(target)) == NONE_READY)
             wait_for_others();
     memory_close();
 }
@@ -231,12 +310,12 @@ void stream_finish(cudaStream_t handle)
     CUstream_st *s = find_stream(handle);
     uint64_t n = s->n_queued;
 
-    run_until([s, n] { return s->n_done >= n; });
+    run_until(s, [s, n] { return s->n_done >= n; });
 }
 
 void streams_finish(void)
 {
-    run_until([] {
+    run_until(nullptr, [] {
         for (const auto &s : streams)
             if (!s->queue.empty())
                 return false;
@@ -244,13 +323,14 @@ void streams_finish(void)
     });
 }
 
-/* Run a piece of work, or not, because a real device may progress between two calls of the host. */
-static void run_perhaps(void)
+/* Run a piece of work, or not, because a real device may progress between two calls of the host,
+ * which asks for `target`. */
+static void run_perhaps(CUstream_st *target)
 {
-    if (random_to(2))
+    if (random_to(2) || (!target && current_order() == EMULATION_LATE))
         return;
     memory_open();
-    if (run_one() == NONE_READY && device_count() < 2)
+    if (run_one(target) == NONE_READY && device_count() < 2)
         emulation_die("deadlock: every stream with work waits for an event");
     memory_close();
 }
@@ -305,7 +385,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
     CUstream_st *s = find_stream(handle);
     if (!s)
         return runtime_failed(cudaErrorInvalidResourceHandle);
-    run_perhaps();
+    run_perhaps(s);
     return runtime_failed(s->queue.empty() ? cudaSuccess : cudaErrorNotReady);
 }
 
@@ -332,7 +412,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     if (!s || !e)
         return runtime_failed(cudaErrorInvalidResourceHandle);
     uint64_t n = e->n_recorded; /* later records do not count; 0: no wait */
-    push(s, {[e, n] { return e->n_reached >= n; }, nullptr});
+    push(s, {[e, n] { return e->n_reached >= n; }, nullptr, nullptr, e, n});
     return cudaSuccess;
 }
 
@@ -383,7 +463,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
                  e->reached_at = taken + (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
                  if (n > e->n_reached)
                      e->n_reached = n;
-             }});
+             }, e, nullptr, n});
     return cudaSuccess;
 }
 
@@ -393,7 +473,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     std::shared_ptr<CUevent_st> e = find_event(event);
     if (!e)
         return runtime_failed(cudaErrorInvalidResourceHandle);
-    run_perhaps();
+    run_perhaps(stream_that_records(e.get(), e->n_recorded));
     return runtime_failed(e->n_reached >= e->n_recorded ? cudaSuccess : cudaErrorNotReady);
 }
 
@@ -404,7 +484,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (!e)
         return runtime_failed(cudaErrorInvalidResourceHandle);
     uint64_t n = e->n_recorded;
-    run_until([e, n] { return e->n_reached >= n; });
+    run_until(stream_that_records(e.get(), n), [e, n] { return e->n_reached >= n; });
     return cudaSuccess;
 }
 
@@ -438,6 +518,39 @@ bool stream_capture_forbids(const char *call)
             return true;
         }
     return false;
+}
+
+static size_t node_bytes = 2048; /* of device memory that a kernel of an executable graph takes */
+static bool keeps_bytes;         /* those of destroyed graphs are used for the next ones only */
+static size_t n_kept[DEVICES_MAX];
+
+void emulation_graph_memory(uint64_t bytes_of_kernel, int keeps)
+{
+    LOCK();
+    node_bytes = bytes_of_kernel;
+    keeps_bytes = keeps;
+    for (int d = 0; d < DEVICES_MAX; d++) {
+        memory_give(d, n_kept[d]);
+        n_kept[d] = 0;
+    }
+}
+
+static bool take_graph_memory(CUgraphExec_st *g)
+{
+    size_t reused = std::min(g->n_bytes, n_kept[g->device]);
+
+    if (!memory_take(g->device, g->n_bytes - reused))
+        return false;
+    n_kept[g->device] -= reused;
+    return true;
+}
+
+static void give_graph_memory(const CUgraphExec_st *g)
+{
+    if (keeps_bytes)
+        n_kept[g->device] += g->n_bytes;
+    else
+        memory_give(g->device, g->n_bytes);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode)
@@ -480,10 +593,25 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     (void)flags;
     for (const auto &g : graphs)
         if (g.get() == graph) {
-            launchable.push_back(std::make_shared<CUgraphExec_st>(CUgraphExec_st{g->work}));
+            auto made = std::make_shared<CUgraphExec_st>();
+            made->work = g->work;
+            made->device = device_current();
+            made->n_bytes = g->work.size() * node_bytes;
+            if (!take_graph_memory(made.get()))
+                return runtime_failed(cudaErrorMemoryAllocation);
+            launchable.push_back(std::move(made));
             *out = launchable.back().get();
             return cudaSuccess;
         }
+    return runtime_failed(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t handle)
+{
+    ENTER();
+    for (const auto &g : launchable)
+        if (g.get() == graph && find_stream(handle))
+            return cudaSuccess;
     return runtime_failed(cudaErrorInvalidValue);
 }
 
@@ -516,6 +644,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
     ENTER();
     for (size_t i = 0; i < launchable.size(); i++)
         if (launchable[i].get() == graph) {
+            give_graph_memory(graph);
             launchable.erase(launchable.begin() + (std::ptrdiff_t)i);
             return cudaSuccess;
         }

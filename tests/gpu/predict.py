@@ -5,6 +5,7 @@
                [--rows N] [--context N] [--shared N] [--invariant] [--eager] [--no-wgmma]
                [device options]
     predict.py --table                      every row of the table of floors and predictions
+    predict.py --verify                     what requests that ask for equal bits would cost
     predict.py --write PAGE, --check PAGE   the same, between the marks of a page
 
 A step computes --rows new tokens of each of --sequences sequences behind --context cached ones, of
@@ -505,6 +506,42 @@ def cases_table(device: Device, model: Model) -> list[str]:
     return lines
 
 
+# --- equal bits for requests that ask ---
+
+VERIFIED = 32  # tokens of a sequence in one pass
+VERIFY_CASES = [("bf16", 16, 1024), ("bf16", 32, 1024), ("bf16", 64, 1024), ("bf16", 64, 4096),
+                ("bf16", 256, 1024), ("int8", 64, 1024), ("int8", 256, 1024), ("int4", 64, 1024),
+                ("int4", 256, 1024)]
+
+
+def step_ms(device: Device, model: Model, step: Step) -> tuple[float, float]:
+    fast, slow = predicted_seconds(device, step_ops(device, model, step), gap_of(step))
+    return fast * 1e3, slow * 1e3
+
+
+def verify_table(device: Device, model: Model) -> list[str]:
+    """Two ways to give some requests the same bits in any batch, in ms of a decode step:
+    --batch-invariant, for all; or to decode all as usual, and compute each VERIFIED tokens of a
+    sequence that asks once more, by products whose bits do not depend on the batch. That pass also
+    replaces their KV. No token differs, so nothing is computed again: a bound in favour of
+    verifying. It costs less than the flag where fewer sequences ask than the last column says."""
+    lines = ["| decode step | ms | with the flag | more by the flag | more if all are verified, "
+             f"{VERIFIED} tokens a pass | verify below |", "|---|---|---|---|---|---|"]
+    for weights, n, context in VERIFY_CASES:
+        m = model.quantized(weights)
+        usual = step_ms(device, m, Step(n, 1, context, wgmma=True))
+        flag = step_ms(device, m, Step(n, 1, context, invariant=True))
+        whole = step_ms(device, m, Step(n, VERIFIED, context, invariant=True))
+        more = [b - a for a, b in zip(usual, flag)]
+        verify = [ms / VERIFIED for ms in whole]
+        share = min(100.0, max(0.0, *(100 * a / b for a, b in zip(more, verify))))
+        spans = [f"{a:.1f} to {b:.1f}" for a, b in (usual, flag, [max(x, 0.0) for x in more],
+                                                     verify)]
+        lines.append(f"| {n} at {context}, {weights} | {' | '.join(spans)} | "
+                     f"{f'{share:.0f} %' if share >= 1 else 'never'} |")
+    return lines
+
+
 def ops_table(device: Device, ops: list[Op], gap: str) -> list[str]:
     lines = ["| op | times | launches | blocks | MB | MB from L2 | GFLOP | us, all times |",
              "|---|---|---|---|---|---|---|---|"]
@@ -530,7 +567,9 @@ def page_part() -> list[str]:
     for c in (CASES[0], next(c for c in CASES if c.weights == "int4")):
         lines += ["", f"Ops of *{c.name}* (MB and GFLOP of one time):", "",
                   *ops_table(device, c.ops(device, model), c.gap)]
-    return lines
+    return [*lines, "", "`--batch-invariant` for all, and verifying for requests that ask",
+            "([which is better](../../docs/design/kernels.md#equal-bits-for-some-requests)):", "",
+            *verify_table(device, model)]
 
 
 BEGIN, END = "<!-- tests/gpu/predict.py --write: begin -->", "<!-- end -->"
@@ -569,6 +608,7 @@ def main() -> int:
     parser.add_argument("--matrix-rate", type=float, default=Device.matrix_rate)
     parser.add_argument("--multiprocessors", type=int, default=Device.n_sms)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--verify", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--check", type=Path)
     a = parser.parse_args()
@@ -580,6 +620,8 @@ def main() -> int:
         elif with_part(page) != page:
             print(f"{a.check} has other tables: run tests/gpu/predict.py --write {a.check}")
             return 1
+    elif a.verify:
+        print("\n".join(verify_table(device, Model.load(a.model))))
     elif a.table:
         print("\n".join(cases_table(device, Model.load(a.model))))
     else:

@@ -203,9 +203,11 @@ class Report:
         return total * 1e-6
 
     def server_rows(self) -> list[Row]:
-        """The time between two tokens of 16 requests to a server with a model of 1 B."""
+        """The time between two tokens of 16 requests to a server with a model of 1 B, and to the
+        library transformers."""
         rows = []
-        for name, what in (("server", "asynchronous steps"), ("server-in-turn", "steps in turn")):
+        for name, what in (("server", "asynchronous steps"), ("server-in-turn", "steps in turn"),
+                           ("transformers", "transformers")):
             try:
                 log = (self.work / f"{name}.log").read_text(errors="replace")
             except OSError:

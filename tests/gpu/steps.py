@@ -74,7 +74,7 @@ def make_steps(bin_dir: Path, work: Path) -> list[Step]:
         Step("device", 20, [Command("device", [str(bin_dir / "tarn-gpu-tests"), "device"])]),
         # Two GPUs and more; its tests skip themselves where there is one, or no NCCL.
         Step("group", 15, [Command("group", [str(bin_dir / "tarn-gpu-tests"), "collective"])]),
-        Step("kernels", 95, kernel_tests(bin_dir, "full", FULL_SIZE), n_beside=4),
+        Step("kernels", 85, kernel_tests(bin_dir, "full", FULL_SIZE), n_beside=4),
         Step("decisive", 40, [Command("decisive", [speed, "--decisive", "--max-seconds", "35",
                                                    str(work / "decisive.csv")], FULL_SIZE)]),
         Step("model", 75, [bench(bin_dir, work, "bench-8b", decode_and_prefill),
@@ -88,9 +88,11 @@ def make_steps(bin_dir: Path, work: Path) -> list[Step]:
                                              str(work / "torch.csv")])]),
         Step("server", 45, [Command("server", [*server, "server"]),
                             Command("server-in-turn", in_turn)]),
+        Step("transformers", 25, [Command("transformers", [
+            python, str(HERE / "transformers_peer.py"), str(HERE / "model-1b")])]),
         Step("speed", 45, [Command("speed", [speed, "--max-seconds", "40",
                                              str(work / "speed.csv")], FULL_SIZE)]),
         Step("invariant", 20, [Command("invariant", [speed, "--invariant", "--max-seconds", "16",
                                                      str(work / "invariant.csv")], FULL_SIZE)]),
-        Step("sanitizers", 60, sanitizers(bin_dir), n_beside=3),
+        Step("sanitizers", 45, sanitizers(bin_dir), n_beside=3),
     ]

@@ -150,8 +150,10 @@ def a_whole_run_brings_back_tables_and_logs() -> None:
     assert n_rows(files, "decisive.csv") > 20 and n_rows(files, "ceilings.csv") == 8
     for name in ("full_gemm.log", "synccheck_small.log", "server.log", "tarn-server.log",
                  "server-in-turn.log", "tarn-server-in-turn.log",
-                 "bench-8b.json", "speed.csv", "invariant.csv", "torch.log"):
+                 "bench-8b.json", "speed.csv", "invariant.csv", "torch.log",
+                 "transformers.log"):
         assert name in files, sorted(files)
+    assert "nothing to compare with" in files["transformers.log"], files["transformers.log"]
     assert "100 answers" in files["server.log"] and "step gap: 100.0 us" in files["server.log"]
     report = machine.report()
     for what in ("asynchronous steps", "steps in turn"):

@@ -95,13 +95,34 @@ def what_is_read_lies_behind_what_the_host_has() -> None:
         copied(little)
 
 
+def instances_of_two_gpus_share_kv_through_the_host() -> None:
+    """Blocks have a part on each GPU, and travel with all parts."""
+    shape = [*SMALL]
+    shape[shape.index("--kv-heads") + 1] = "2"
+    options = ("--tensor-parallel-size", "2", "--kv-host-bytes", "1M")
+    os.environ["TARN_EMULATION_DEVICES"] = "2"
+    try:
+        with tempfile.TemporaryDirectory() as folder, Pool(pool_model(folder, *shape)) as pool:
+            one, two = start(pool, *options), start(pool, *options)
+            pool.wait(2)
+            answers = computes(pool, one, 0)
+            sees(two, 0, answers[0], N_BLOCKS * BLOCK)
+            assert two.metric("tarn:pool_device_ipc_instances") == 0
+            alone = pool.start(0, *GPU, *NO_HOST, program=EMULATED)  # other bits
+            pool.wait(3)
+            assert ask(alone, prompt(0))[1]["remote"] == 0
+    finally:
+        del os.environ["TARN_EMULATION_DEVICES"]
+
+
 if __name__ == "__main__":
     if not EMULATED.exists():
         print("no tarn-server-emulated in this build")
         sys.exit(77)
     if not shutil.which("redis-server"):
         tarn_test.skip("no redis-server")
-    tests = [kv_goes_from_gpu_to_gpu, what_is_read_lies_behind_what_the_host_has]
+    tests = [kv_goes_from_gpu_to_gpu, what_is_read_lies_behind_what_the_host_has,
+             instances_of_two_gpus_share_kv_through_the_host]
     try:
         sys.exit(run_tests([t for t in tests if not sys.argv[1:] or t.__name__ in sys.argv[1:]]))
     except SystemExit as error:

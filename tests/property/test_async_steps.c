@@ -129,6 +129,7 @@ static void no_bit_changes(void **state)
     run_all(&want, &c);
     assert_int_equal(want.stats.n_async_steps, 0);
     for (int eager = 0; eager < 2; eager++) {
+        emulation_order(eager ? EMULATION_LATE : EMULATION_EARLY);
         config(&c, true);
         c.enforce_eager = eager;
         run_all(&got, &c);
@@ -138,6 +139,7 @@ static void no_bit_changes(void **state)
         assert_int_equal(got.stats.n_generation_tokens, want.stats.n_generation_tokens);
         close_run(&got);
     }
+    emulation_order(EMULATION_RANDOM);
 }
 
 /* The pool holds one or two of the sequences, so they preempt each other. With host memory their
@@ -165,6 +167,77 @@ static void memory_that_is_short_changes_no_bit(void **state)
         }
     }
     emulation_seed(1);
+}
+
+/* A greedy request. stop_id: NULL: none. */
+static struct request *plain(struct engine_test *t, uint32_t which, uint32_t n, uint32_t n_out,
+                             const uint32_t *stop_id)
+{
+    struct sampling sp;
+    struct stopping st;
+
+    engine_test_params(&sp, &st, n_out);
+    sp.n_logprobs = 0;
+    st.stop_ids = stop_id;
+    st.n_stop_ids = stop_id ? 1 : 0;
+    return engine_test_submit(t, ids[which], n, NULL, 0, &sp, &st);
+}
+
+/* Answer a request alone; out [n_out] may be NULL. */
+static void answer(struct run *x, uint32_t which, uint32_t n, uint32_t n_out,
+                   const uint32_t *stop_id, struct out_token *out)
+{
+    x->r[0] = plain(&x->t, which, n, n_out, stop_id);
+    end(x);
+    if (out)
+        memcpy(out, x->r[0]->out, n_out * sizeof *out);
+    request_unref(x->r[0]);
+    x->r[0] = NULL;
+}
+
+/* A sequence that ends gives its only block away while its row of the next step is under way, and
+ * the KV of the next sequence comes from host memory into that very block. With streams in the
+ * early order, a copy that nothing orders behind the row is done before the row writes; in the late
+ * order, kernels that nothing orders behind the copy read before it. */
+static void a_block_that_is_given_away_gets_its_copy_behind_the_row(void **state)
+{
+    enum { N_RESERVED = 2 + 64 / 32, N_BLOCKS = 1 + 2 + N_RESERVED }; /* of scheduler and cache */
+    struct out_token first[N_OUT], second[N_OUT];
+    struct engine_config c;
+    struct run x = {0};
+
+    (void)state;
+    config(&c, true);
+    c.policy = "fcfs";
+    c.max_num_seqs = 2;
+    c.max_model_len = 192;
+    c.kv_bytes = (uint64_t)N_BLOCKS * BLOCK_BYTES;
+    c.kv_host_bytes = (uint64_t)40 * BLOCK_BYTES;
+    c.kv_prefetch_share = 1;
+    engine_test_open(&x.t, NULL, &c);
+    answer(&x, 0, 20, N_OUT, NULL, first);
+    answer(&x, 1, 40, N_OUT, NULL, second);
+    for (uint32_t k = 2; k < N_OUT; k++) {
+        uint64_t n_moved = x.stats.cache.tier[CACHE_DEVICE].n_moved_in;
+
+        emulation_order(k % 2 ? EMULATION_LATE : EMULATION_EARLY);
+        answer(&x, 2 + k % 2, 100, 90, NULL, NULL); /* all KV goes to the host */
+        x.r[0] = plain(&x.t, 0, 20, N_OUT, &first[k].id);
+        x.r[1] = plain(&x.t, 4, 40, 24, NULL);
+        while (request_n_out(x.r[0]) < 1 || request_n_out(x.r[1]) < 1)
+            clock_sleep_ns(20000);
+        x.r[2] = plain(&x.t, 1, 40, N_OUT, NULL);
+        end(&x);
+        assert_int_equal(request_finish(x.r[0]), FINISH_STOP);
+        assert_true(x.stats.cache.tier[CACHE_DEVICE].n_moved_in > n_moved);
+        assert_memory_equal(x.r[2]->out, second, sizeof second);
+        for (int i = 0; i < 3; i++) {
+            request_unref(x.r[i]);
+            x.r[i] = NULL;
+        }
+    }
+    emulation_order(EMULATION_RANDOM);
+    engine_test_close(&x.t);
 }
 
 /* A stop at each token in turn, while another sequence goes on. */
@@ -300,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_bit_changes),
         cmocka_unit_test(memory_that_is_short_changes_no_bit),
+        cmocka_unit_test(a_block_that_is_given_away_gets_its_copy_behind_the_row),
         cmocka_unit_test(a_stop_ends_at_the_same_token),
         cmocka_unit_test(a_cancelled_request_holds_nothing),
         cmocka_unit_test(what_depends_on_the_text_is_not_asynchronous),

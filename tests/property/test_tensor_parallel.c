@@ -386,6 +386,46 @@ static void all_ranks_sleep_and_wake(void **state)
     engine_test_close(&t);
 }
 
+/* Looked up guesses, and those of a draft model, which is on the first GPU alone. The prompt repeats
+ * itself, and so does the answer. */
+static void guesses_do_not_change_a_bit(void **state)
+{
+    enum { N_LONG = 16, NO_GUESSES = DRAFT_N_SOURCES };
+    struct out_token want[N_LONG];
+    uint32_t repeated[N_SHORT];
+    char dir[ENGINE_TEST_DIR_BYTES];
+
+    (void)state;
+    for (uint32_t i = 0; i < N_SHORT; i++)
+        repeated[i] = ids[0][i % 5];
+    engine_test_make_model(dir, untied);
+    for (int source = NO_GUESSES; source >= 0; source--) {
+        struct engine_config c;
+        struct engine_stats st;
+        struct engine_test t;
+        struct sampling sp;
+        struct stopping stop;
+
+        kind_config(&c, &kinds[0], 64);
+        c.speculative_tokens = source == NO_GUESSES ? 0 : 6;
+        c.speculate_always = true;
+        c.draft_model_dir = source == DRAFT_BY_MODEL ? dir : NULL;
+        engine_test_open(&t, untied, &c);
+        engine_test_params(&sp, &stop, N_LONG);
+        struct request *r = engine_test_submit(&t, repeated, N_SHORT, NULL, 0, &sp, &stop);
+        engine_test_wait(r);
+        engine_test_idle(&t, &st);
+        if (source == NO_GUESSES)
+            memcpy(want, r->out, sizeof want);
+        else
+            assert_true(st.drafts[source].n_accepted > 0);
+        assert_memory_equal(r->out, want, sizeof want);
+        request_unref(r);
+        engine_test_close(&t);
+    }
+    engine_test_remove_model(dir);
+}
+
 /* --- failures --- */
 
 static void assert_works(struct engine_test *t)
@@ -505,6 +545,7 @@ int main(void)
         cmocka_unit_test(answers_are_close_to_those_of_one_gpu),
         cmocka_unit_test(the_fingerprint_has_the_number_of_gpus),
         cmocka_unit_test(all_ranks_sleep_and_wake),
+        cmocka_unit_test(guesses_do_not_change_a_bit),
         cmocka_unit_test(a_failed_call_ends_its_own_requests_only),
         cmocka_unit_test(a_dead_device_ends_the_engine),
         cmocka_unit_test(what_several_gpus_cannot_do_is_refused_by_name),

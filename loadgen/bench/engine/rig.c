@@ -314,7 +314,7 @@ static enum status create_step(struct rig *r, const struct bench_options *o, str
                                .n_pos = n.n_tokens,
                                .n_seqs_max = n.batch,
                                .n_blocks_max = (uint32_t)n.n_blocks,
-                               .graphs = !o->enforce_eager};
+                               .graph_bytes = o->enforce_eager ? 0 : UINT64_MAX};
     if (o->profile)
         f.ops = profile_ops(device_ops(r->device), &r->weights, r->model.n_layers);
     if ((s = forward_create(&r->forward, &f)) != OK ||

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/run/step_graphs.h"
 #include "engine/settings.h"
 #include "tests/cuda_emulation/emulation.h"
 #include "tests/engine_test.h"
@@ -118,6 +119,33 @@ static void the_share_contains_what_a_pool_of_instances_takes(void **state)
         engine_test_close(&t);
     }
     assert_in_range(n[0] - n[1], 32 * WIDE_BLOCK_BYTES, 33 * WIDE_BLOCK_BYTES + 1000000);
+}
+
+/* The pool leaves room for recorded steps, and --enforce-eager for none. */
+static void recorded_steps_are_in_the_share(void **state)
+{
+    uint64_t kv[2], reserve[2];
+
+    (void)state;
+    emulation_graph_memory(8192, 0); /* more than the least reserve */
+    for (int eager = 0; eager < 2; eager++) {
+        struct engine_config c;
+        struct engine_test t;
+
+        config(&c);
+        c.gpu_memory_utilization = 0.5;
+        c.kv_bytes = 0;
+        c.enforce_eager = eager;
+        engine_test_open(&t, NULL, &c);
+        assert_works(&t);
+        kv[eager] = engine_info(t.engine)->kv_bytes;
+        reserve[eager] = engine_info(t.engine)->graph_bytes;
+        engine_test_close(&t);
+    }
+    emulation_graph_memory(2048, 0);
+    assert_int_equal(reserve[1], 0);
+    assert_true(reserve[0] > STEP_GRAPHS_BYTES_MIN && reserve[0] < GPU_BYTES / STEP_GRAPHS_SHARE);
+    assert_in_range(kv[1] - kv[0], reserve[0] - 100000, reserve[0] + 100000);
 }
 
 static uint32_t step_of(const char *device, uint32_t max_batched_tokens)
@@ -294,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pool_is_what_the_share_leaves),
         cmocka_unit_test(the_share_contains_what_a_pool_of_instances_takes),
+        cmocka_unit_test(recorded_steps_are_in_the_share),
         cmocka_unit_test(a_step_without_a_limit_has_the_rows_that_suit_the_device),
         cmocka_unit_test(what_does_not_fit_is_refused_with_words),
         cmocka_unit_test(a_failed_step_ends_its_own_requests_only),

@@ -258,6 +258,8 @@ static void what_ranks_cannot_share_is_refused_by_name(void **state)
     made_rule = NULL;
     m.family = &family_olmo2;
     expect_refusal(&m, none, 2, "all heads");
+    m.family = &family_olmoe;
+    expect_refusal(&m, none, 2, "all heads");
     checkpoint_remove(dir);
 }
 

@@ -15,20 +15,27 @@ struct world {
     struct device *d;
     struct step_graphs *g;
     float *x, *y;
+    uint64_t reserve;
 };
 
-static void open_world(struct world *w)
+static void open_world_with(struct world *w, uint64_t reserve)
 {
+    w->reserve = reserve;
     const struct device_config config = {.kind = DEVICE_CUDA, .n_threads = 1, .max_rows = 1};
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
     assert_int_equal(device_open(&w->d, &config, &why), OK);
     buf_fini(&why);
-    assert_int_equal(step_graphs_create(&w->g, w->d), OK);
+    assert_int_equal(step_graphs_create(&w->g, w->d, w->reserve), OK);
     w->x = device_alloc(w->d, N * sizeof *w->x);
     w->y = device_alloc(w->d, N * sizeof *w->y);
     assert_true(w->x && w->y);
+}
+
+static void open_world(struct world *w)
+{
+    open_world_with(w, UINT64_MAX);
 }
 
 static void close_world(struct world *w)
@@ -106,7 +113,7 @@ static void the_graph_used_least_recently_is_replaced(void **state)
 static void a_failed_recording_costs_no_step(void **state)
 {
     (void)state;
-    for (uint64_t nth = 1; nth <= 6; nth++) {
+    for (uint64_t nth = 2; nth <= 8; nth++) { /* the first one asks for the free memory */
         struct world w;
 
         open_world(&w);
@@ -115,10 +122,106 @@ static void a_failed_recording_costs_no_step(void **state)
         emulation_fail_call(nth, CUDA_ERROR_NOT_SUPPORTED);
         enum status s = step_graphs_run(w.g, &bucket, step, &w);
         emulation_fail_call(0, 0);
-        /* begin, two launches, end, instantiate, destroy */
+        /* begin, two launches, end, instantiate, upload, destroy */
         assert_int_equal(s, OK);
         assert_int_equal(step_graphs_stats(w.g).n_recorded, 0);
         assert_true(run(&w, 1, 3) > 1);
+        close_world(&w);
+    }
+}
+
+/* --- memory --- */
+
+#define NODE_BYTES 5000
+#define STEP_BYTES (2 * NODE_BYTES) /* of a recording of step() */
+
+static uint64_t free_bytes(struct device *d)
+{
+    size_t n_free, n_total;
+
+    assert_int_equal(device_memory(d, &n_free, &n_total), OK);
+    return n_free;
+}
+
+/* Recordings of so many kernels as in the reserve take no more than the reserve. */
+static void the_reserve_is_what_recordings_take(void **state)
+{
+    struct step_graphs_cost cost;
+    struct world w;
+
+    (void)state;
+    for (int keeps = 0; keeps < 2; keeps++) {
+        open_world(&w);
+        emulation_graph_memory(NODE_BYTES, keeps);
+        uint64_t before = free_bytes(w.d);
+        step_graphs_measure(w.d, &cost);
+        assert_true(cost.is_possible);
+        assert_int_equal(cost.n_kept, before - free_bytes(w.d));
+        assert_int_equal(cost.n_kept, keeps ? cost.probe_bytes : 0);
+        assert_int_equal(step_graphs_reserve(&cost, 100), STEP_GRAPHS_MAX * 100 * NODE_BYTES);
+        assert_int_equal(step_graphs_reserve(&cost, 2), STEP_GRAPHS_BYTES_MIN);
+        assert_int_equal(step_graphs_reserve(&cost, 1000000),
+                         cost.device_bytes / STEP_GRAPHS_SHARE);
+        emulation_graph_memory(2048, 0);
+        close_world(&w);
+    }
+}
+
+static void a_measurement_that_fails_leaves_nothing(void **state)
+{
+    struct step_graphs_cost cost;
+    struct world w;
+
+    (void)state;
+    open_world(&w);
+    uint64_t before = free_bytes(w.d);
+    for (uint64_t nth = 1; nth < 4180; nth += nth < 8 ? 1 : 263) {
+        emulation_fail_call(nth, CUDA_ERROR_NOT_SUPPORTED);
+        step_graphs_measure(w.d, &cost);
+        emulation_fail_call(0, 0);
+        assert_int_equal(free_bytes(w.d), before);
+        assert_true(step_graphs_reserve(&cost, 2) <= STEP_GRAPHS_BYTES_MIN);
+    }
+    emulation_graph_memory((uint64_t)1 << 20, 0); /* more than there is */
+    step_graphs_measure(w.d, &cost);
+    emulation_graph_memory(2048, 0);
+    assert_int_equal(cost.probe_bytes, 0);
+    assert_int_equal(free_bytes(w.d), before);
+    (void)run(&w, 1, 1);
+    close_world(&w);
+}
+
+/* Three recordings fit. A fourth bucket is computed kernel by kernel, until one of the three was
+ * not used for long. */
+static void recordings_stay_in_their_reserve(void **state)
+{
+    struct world w;
+
+    (void)state;
+    for (int keeps = 0; keeps < 2; keeps++) {
+        open_world_with(&w, 3 * STEP_BYTES + STEP_BYTES / 2);
+        emulation_graph_memory(NODE_BYTES, keeps);
+        uint64_t before = free_bytes(w.d);
+        for (uint32_t n = 1; n <= 5; n++)
+            for (int i = 0; i < 3; i++)
+                (void)run(&w, n, (float)n);
+        assert_int_equal(step_graphs_stats(w.g).n_held, 3);
+        assert_int_equal(step_graphs_stats(w.g).n_bytes, 3 * STEP_BYTES);
+        assert_int_equal(before - free_bytes(w.d), 3 * STEP_BYTES);
+        assert_int_equal(run(&w, 3, 1), 1);
+        assert_true(run(&w, 4, 1) > 1);
+        for (int i = 0; i < 300; i++) /* buckets 2 and 3 go on; 1 is forgotten */
+            assert_int_equal(run(&w, 2 + (uint32_t)i % 2, (float)i), 1);
+        (void)run(&w, 4, 1);
+        assert_int_equal(run(&w, 4, 2), 1);
+        assert_int_equal(run(&w, 2, 3), 1);
+        assert_true(run(&w, 1, 4) > 1);
+        assert_int_equal(step_graphs_stats(w.g).n_held, 3);
+        assert_int_equal(before - free_bytes(w.d), 3 * STEP_BYTES);
+        step_graphs_forget(w.g);
+        assert_int_equal(step_graphs_stats(w.g).n_bytes, 0);
+        emulation_graph_memory(2048, 0);
+        assert_int_equal(free_bytes(w.d), before);
         close_world(&w);
     }
 }
@@ -147,6 +250,9 @@ int main(void)
         cmocka_unit_test(a_replay_reads_memory_anew_by_one_call),
         cmocka_unit_test(the_graph_used_least_recently_is_replaced),
         cmocka_unit_test(a_failed_recording_costs_no_step),
+        cmocka_unit_test(the_reserve_is_what_recordings_take),
+        cmocka_unit_test(a_measurement_that_fails_leaves_nothing),
+        cmocka_unit_test(recordings_stay_in_their_reserve),
         cmocka_unit_test(a_bucket_has_room_and_little_padding),
     };
 
