@@ -77,11 +77,11 @@ extern "C" {
 
 /* One set of constants for every workload. loadgen/bench/policy/README.md says on which traces they
  * were chosen and how flat the results around them are. */
-#define CONTEST_HALF_LIFE 8.0 /* turnovers of the tier */
-#define CONTEST_PRIOR 2.0     /* uses that an entry at depth 0 is credited with */
-#define CONTEST_MEMORY 1.0    /* turnovers after which a saved second counts half */
-#define CONTEST_MARGIN 0.001  /* lead that an order needs to take over, as a share of the tier */
-#define CONTEST_SHARED_LEAD 4 /* in a pool: at least that of so many mean entries */
+#define CONTEST_HALF_LIFE 8.0  /* turnovers of the tier */
+#define CONTEST_PRIOR 2.0      /* uses that an entry at depth 0 is credited with */
+#define CONTEST_MEMORY 1.0     /* turnovers after which a saved second counts half */
+#define CONTEST_MARGIN 0.001   /* lead that an order needs to take over, as a share of the tier */
+#define CONTEST_SHARED_LEAD 4  /* in a pool: at least that of so many mean entries */
 #define CONTEST_SHARED_DEPTH 2 /* in a pool: a preamble and a document are before such an entry */
 
 enum replace_policy {

@@ -77,9 +77,8 @@ bool store_is_query_best(const struct store *st, uint32_t lookup, const struct s
                             .n_output_rows = q->n_output_rows,
                             .n_rows_max = store_query_rows(st, q->n_segments),
                             .lost_s = q->is_of_session ? compute_time(st, end, n_rows) : 0,
-                            .compute_s = st->config.seconds
-                                             ? compute_time(st, q->pos0, q->n_tokens)
-                                             : (double)INFINITY};
+                            .compute_s = st->config.seconds ? compute_time(st, q->pos0, q->n_tokens)
+                                                            : (double)INFINITY};
 
     return c.n_rows_max > 0 && query_is_best(&c);
 }

@@ -440,8 +440,8 @@ static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint3
         return UINT64_MAX;
     for (uint32_t i = l->n_local; i < l->n; i++)
         n_tokens += l->meta[i].n_tokens;
-    s = ask->n_delayed * compute_time(st, at_token, n_tokens) +
-        ask->wait_s - r->latency_s - bytes * r->s_per_byte;
+    s = ask->n_delayed * compute_time(st, at_token, n_tokens) + ask->wait_s - r->latency_s -
+        bytes * r->s_per_byte;
     return s > 0 ? (uint64_t)(s * 1e9) : 0;
 }
 

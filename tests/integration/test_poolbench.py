@@ -120,6 +120,10 @@ def requests_go_where_their_policy_says() -> None:
 def an_instance_uses_no_more_than_its_share_of_processor_time() -> None:
     share, why_not = cpu_share.chosen_share(None, 4)
     assert cpu_share.chosen_share(0.0, 4) == (0.0, "")
+    mounts_of, cpu_share.mounts_of = cpu_share.mounts_of, lambda kind: []
+    nothing, words = cpu_share.chosen_share(0.4, 4)
+    cpu_share.mounts_of = mounts_of
+    assert nothing == 0.0 and "no cgroup file system" in words
     if why_not:
         assert share == 0.0 and "cgroup" in why_not
         print(f"not tested: {why_not}")

@@ -401,8 +401,8 @@ static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
 static void open_caches(const char *policy)
 {
     uint32_t n_blocks = workload == TALKS ? TALK_CACHE_BLOCKS : RAG_CACHE_BLOCKS;
-    struct cache_config config = routing == POOL ? pool_config_of(n_blocks, 0, false)
-                                                 : small_config(n_blocks, 0);
+    struct cache_config config =
+        routing == POOL ? pool_config_of(n_blocks, 0, false) : small_config(n_blocks, 0);
 
     if (routing == SHARED)
         config.pool.n_blocks *= N_CACHES;
