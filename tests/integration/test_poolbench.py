@@ -148,7 +148,7 @@ def two_policies_have_all_figures() -> None:
         file = Path(name, "out.json")
         done = subprocess.run([sys.executable, str(SHOW), "--requests", "16", "--parts",
                                "conversations", "--policies", "round-robin,hash", "--rate",
-                               "50", "--json", str(file), *map(str, OWN)],
+                               "50", "--cpu-share", "0", "--json", str(file), *map(str, OWN)],
                               capture_output=True, text=True,
                               timeout=tarn_test.patience(400), check=False)
         assert done.returncode == 0, done.stderr
