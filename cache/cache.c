@@ -433,6 +433,12 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first)
 
 /* --- the pool --- */
 
+void cache_set_pace(struct cache *c, double pace)
+{
+    cache_assert_owner(c);
+    store_set_pace(c->store, pace);
+}
+
 void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running)
 {
     struct pool_load load = {.n_waiting = n_waiting, .n_running = n_running};

@@ -676,6 +676,7 @@ static void run_step(struct engine *e, uint64_t now)
     /* Predictions know nothing of guesses, so the pace of the steps contains their time. */
     double expected_s = e->lineup.step_s - e->lineup.guess_s;
     estimator_note_step(e->estimator, expected_s, seconds(job->began_ns, ended));
+    cache_set_pace(e->cache, estimator_pace(e->estimator));
     contest_note_step(e->contest, expected_s, seconds(before, ended));
     e->live.n_steps++;
     finish_step(e, job, scored, ended);

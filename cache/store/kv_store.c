@@ -1,6 +1,7 @@
 /* kv_store.c - create, destroy, private blocks, poll. kv_store_inner.h lists the other files. */
 #include "cache/store/kv_store.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,9 @@
  * number of nodes in it. Most nodes have several blocks, so this is several times the number of
  * nodes that fit (replace.h says why that matters). */
 #define HISTORY_SHARE 0.5
+/* Bounds of store_set_pace(): a machine that stood still for a moment says nothing. */
+#define PACE_MIN 0.25
+#define PACE_MAX 16.0
 
 /* --- life --- */
 
@@ -151,6 +155,7 @@ enum status store_create(struct store **out, const struct cache_config *config,
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
     st->config = *config;
+    st->pace = 1;
     st->block_bytes = kv_block_bytes(&config->pool);
     st->memory_bytes = sizeof *st;
     s = init_store(st, tiers, pool, policy, why);
@@ -283,6 +288,11 @@ static bool remote_is_busy(const struct store_remote *r)
 {
     return r->n_lookups > 0 || r->n_asked > 0 || r->n_bequeathed > 0 || r->slow.n_reading > 0 ||
            r->at_leaving < r->n_leaving;
+}
+
+void store_set_pace(struct store *st, double pace)
+{
+    st->pace = fmin(fmax(pace, PACE_MIN), PACE_MAX);
 }
 
 /* Whether something is under way that nobody reports: blocks that have arrived are to be placed,

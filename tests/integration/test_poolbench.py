@@ -120,6 +120,10 @@ def requests_go_where_their_policy_says() -> None:
 def an_instance_uses_no_more_than_its_share_of_processor_time() -> None:
     share, why_not = cpu_share.chosen_share(None, 4)
     assert cpu_share.chosen_share(0.0, 4) == (0.0, "")
+    mounts_of, cpu_share.mounts_of = cpu_share.mounts_of, lambda kind: []
+    nothing, words = cpu_share.chosen_share(0.4, 4)
+    cpu_share.mounts_of = mounts_of
+    assert nothing == 0.0 and "no cgroup file system" in words
     if why_not:
         assert share == 0.0 and "cgroup" in why_not
         print(f"not tested: {why_not}")
@@ -144,7 +148,7 @@ def two_policies_have_all_figures() -> None:
         file = Path(name, "out.json")
         done = subprocess.run([sys.executable, str(SHOW), "--requests", "16", "--parts",
                                "conversations", "--policies", "round-robin,hash", "--rate",
-                               "50", "--json", str(file), *map(str, OWN)],
+                               "50", "--cpu-share", "0", "--json", str(file), *map(str, OWN)],
                               capture_output=True, text=True,
                               timeout=tarn_test.patience(400), check=False)
         assert done.returncode == 0, done.stderr

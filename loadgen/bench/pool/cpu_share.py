@@ -133,6 +133,11 @@ class CpuShares:
         """Put the process, with all its threads, into group i."""
         (self.groups[i] / "cgroup.procs").write_text(str(pid))
 
+    def command(self, i: int, command: list[str]) -> list[str]:
+        """The command, run in group i from its beginning."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.groups[i] / "cgroup.procs"),
+                *map(str, command)]
+
     def waited(self) -> list[float]:
         """Of each group, the share of its periods in which it used up its quota and had to wait."""
         out = []

@@ -19,6 +19,7 @@ TARN_BUILD_DIR (default <repo>/build), TARN_SHARED.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from typing import Callable
 import decode
 import instructions
 from cluster import POLICIES, Cluster, common, write_model
-from cpu_share import chosen_share
+from cpu_share import CpuShares, chosen_share
 from oracle import BLOCK, Paths
 from router import ConsistentHash, Instance
 from saturated import Saturated
@@ -59,12 +60,16 @@ class Bench:
 
     def prompts(self, workload: Workload) -> list[list[int]]:
         """Token ids by the server's own rendering. The same server measures the cost of steps,
-        which all instances then use."""
+        which all instances then use, with as much processor time as one of them has."""
         command = [common.program("tarn-server"), "--model", str(self.model), "--load-format",
                    "dummy", "--port", "0", "--log-level", "warn", "--cache-dir",
                    str(self.cache_dir), "--documents-path", "none",
                    *map(str, self.server_options())]
-        with common.Server(command) as server:
+        with contextlib.ExitStack() as stack:
+            if self.args.cpu_share:
+                shares = stack.enter_context(contextlib.closing(CpuShares(1, self.args.cpu_share)))
+                command = shares.command(0, command)
+            server = stack.enter_context(common.Server(command))
             return [server.must("POST", "/tokenize", r)["tokens"] for r in workload.requests]
 
     def cluster(self, policy: str, kv_bytes: int) -> Cluster:

@@ -247,6 +247,26 @@ static void a_slow_peer_is_not_read_where_computing_is_faster(void **state)
     assert_int_equal(fake_of(b)->n_lookups, 0);
 }
 
+/* 0.26 ms to compute everything, 1 ms for a lookup; ten times as long while others use the
+ * processor, too. */
+static void where_steps_are_slow_more_is_asked_for(void **state)
+{
+    static const double fast = 1e-6;
+    struct cache_config config = pool_config_of(64, 0, false);
+    struct cache *a = join(64, 0), *b;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &fast;
+    b = join_with(&config);
+    ask(a, "ABCDEFGH");
+    assert_int_equal(ask(b, "ABCDEFGH"), 0);
+    cache_reset(b);
+    cache_set_pace(b, 10);
+    assert_int_equal(ask(b, "ABCDEFGHI"), 8 * B);
+    assert_int_equal(fake_of(b)->n_lookups, 1);
+}
+
 /* 0.26 ms to compute everything, 1 ms for a lookup, 50 ms until the request runs. */
 static void a_lookup_that_ends_before_its_request_runs_costs_nothing(void **state)
 {
@@ -783,6 +803,7 @@ int main(void)
         cmocka_unit_test_teardown(requests_that_wait_for_the_same_blocks_share_a_pull, leave_world),
         cmocka_unit_test_teardown(a_request_that_ends_gives_its_lease_back, leave_world),
         cmocka_unit_test_teardown(a_slow_peer_is_not_read_where_computing_is_faster, leave_world),
+        cmocka_unit_test_teardown(where_steps_are_slow_more_is_asked_for, leave_world),
         cmocka_unit_test_teardown(a_lookup_that_ends_before_its_request_runs_costs_nothing,
                                   leave_world),
         cmocka_unit_test_teardown(after_slow_lookups_fast_ones_are_noticed, leave_world),
