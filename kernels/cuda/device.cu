@@ -598,6 +598,8 @@ static enum status cuda_open(void **state, const struct device_config *config, s
         s = make_cublas(c, why);
     if (s == OK)
         s = gemm_choose(c, why);
+    if (s == OK)
+        s = attn_choose(c, why);
     if (s != OK) {
         cuda_close(c);
         return s;
