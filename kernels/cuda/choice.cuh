@@ -24,8 +24,8 @@ struct trial {
     const char *subject;     /* in its text: of what it is the choice */
     float tolerance;         /* largest difference of two results, in parts of the largest result */
     size_t n_out;            /* results */
-    float *out[2];           /* [n_out] by mma.sync, by wgmma; allocated by trial_prepare() */
-    void *arrays[TRIAL_ARRAYS]; /* more memory, which trial_end() frees */
+    float *out[2];           /* [n_out] by mma.sync, by wgmma */
+    void *arrays[TRIAL_ARRAYS]; /* more memory, which trial_choose() frees */
     /* Load the kernels. */
     cudaError_t (*load)(const struct cuda_context *c, const struct trial *t);
     /* Prepare the inputs, by trial_fill() of what trial_array() allocates. */

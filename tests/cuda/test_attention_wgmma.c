@@ -302,7 +302,7 @@ static void a_kept_choice_is_not_measured_again(void **state)
     emulation_make_wgmma_fast(0);
     config.max_heads = 2; /* opened again */
     assert_true(has_wgmma(cuda_device_for(&config)));
-    snprintf(path, sizeof path, "%s/attention-64.txt", dir);
+    snprintf(path, sizeof path, "%s/attention-64-emulated-GPU.txt", dir);
     assert_int_equal(truncate(path, 20), 0);
     config.max_heads = 3;
     assert_false(has_wgmma(cuda_device_for(&config)));
