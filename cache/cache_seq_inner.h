@@ -81,6 +81,7 @@ struct cache_seq {
     uint32_t n_looks;                 /* how often it was asked again */
     double looked_s;                  /* when it was asked last */
     uint32_t promised0, promised_end; /* blocks that the pool knows as coming; end 0: none */
+    bool hesitates;                   /* it looks elsewhere for these, too */
     uint32_t lookups[SEQ_LOOKUPS_MAX], n_lookups; /* of which it is a user while it loads */
     uint32_t own_lookup; /* its latest one for the tree; STORE_NO_LOOKUP: none */
     uint32_t n_spread;   /* parts of the range for which other lenders were asked */

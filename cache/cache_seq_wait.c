@@ -74,16 +74,30 @@ void describe_blocks(const struct cache_seq *s, struct pool_meta *meta, uint32_t
     }
 }
 
+static void hesitate(struct cache_seq *s, bool hesitates)
+{
+    if (s->promised_end == 0 || s->hesitates == hesitates)
+        return;
+    store_hesitate(s->cache->store, s->keys + s->promised0, s->promised_end - s->promised0,
+                   hesitates ? 1 : -1);
+    s->hesitates = hesitates;
+}
+
 void promise_blocks(struct cache_seq *s)
 {
     struct cache *c = s->cache;
     uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
     struct ktree_match m;
 
-    if (!c->pool || !c->config.prefix_caching || s->promised_end > 0 || s->remote.n_parts > 0)
+    if (!c->pool || !c->config.prefix_caching || s->remote.n_parts > 0) {
+        end_promise(s);
         return; /* what lies behind a part that stays elsewhere is private */
+    }
+    hesitate(s, false);
     m = match_path(s);
-    if (m.n_blocks >= n)
+    if (s->promised_end > 0 && m.n_blocks > s->promised0)
+        end_promise(s); /* a part of it was found elsewhere */
+    if (s->promised_end > 0 || m.n_blocks >= n)
         return;
     describe_blocks(s, c->meta, n);
     s->promised0 = m.n_blocks;
@@ -94,6 +108,7 @@ void promise_blocks(struct cache_seq *s)
 
 void end_promise(struct cache_seq *s)
 {
+    hesitate(s, false);
     if (s->promised_end > 0)
         store_unpromise(s->cache->store, s->keys + s->promised0, s->promised_end - s->promised0);
     s->promised_end = 0;
@@ -152,8 +167,7 @@ static void ask_pool(struct cache_seq *s, uint32_t n)
         s->lookups[s->n_lookups++] = s->own_lookup;
 }
 
-/* Ask the pool for what no tier here has. True: an answer is awaited. Who waits itself promises
- * nothing. */
+/* Ask the pool for what no tier here has. True: an answer is awaited. */
 static bool looks_elsewhere(struct cache_seq *s)
 {
     uint32_t n = n_keys_to_match(s) < POOL_PATH_MAX ? n_keys_to_match(s) : POOL_PATH_MAX;
@@ -165,7 +179,7 @@ static bool looks_elsewhere(struct cache_seq *s)
     }
     if (!is_looking(s))
         return false;
-    end_promise(s);
+    hesitate(s, true);
     return true;
 }
 

@@ -225,6 +225,7 @@ struct pool_ask {
     uint64_t until_ns; /* the asker waits no longer */
     uint64_t disk_ns;  /* the time that reading from disk may take; 0: only what lies in memory */
     bool is_near;      /* the asker reads the exported device memory, too */
+    bool yields;       /* of two instances that ask each other, the asker is the one that waits */
 };
 /* The oldest ask that was not given yet; it is to be answered by pool_lend(). False: none. */
 bool pool_next_ask(struct pool *p, struct pool_ask *out);

@@ -315,7 +315,8 @@ bool pool_next_ask(struct pool *p, struct pool_ask *out)
                              .n_there = l->n_there,
                              .until_ns = l->until_ns,
                              .disk_ns = l->disk_ns,
-                             .is_near = l->is_near};
+                             .is_near = l->is_near,
+                             .yields = l->yields};
     return true;
 }
 

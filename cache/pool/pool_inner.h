@@ -268,6 +268,7 @@ struct pool_lease {
     bool is_closed;                  /* the asker needs it no more */
     bool is_copy;                    /* the path was offered as POOL_OFFER_COPY */
     bool is_near;                    /* the asker reads device memory, too */
+    bool yields;                     /* as struct pool_ask */
     uint32_t n_sending, n_attending; /* payloads, and queries that run */
 };
 

@@ -121,6 +121,7 @@ void pool_lend_ask(struct pool *p, uint32_t conn, const struct wire_message *m)
     l->disk_ns = m->disk_ms * POOL_MS;
     l->is_closed = false;
     l->is_near = c->reads_device;
+    l->yields = c->peer_id > p->info.id;
     l->n_sending = l->n_attending = l->n_lent = l->n_read = 0;
     c->n_leases++;
     transport_receive(p->transport, c->number, &to, 1, pool_tag(POOL_TAG_LEASE, no, 0));

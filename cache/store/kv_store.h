@@ -210,6 +210,8 @@ bool store_leaves_more(const struct store *st, uint32_t lookup);
 uint32_t store_promise(struct store *st, const struct kv_key *keys, const struct pool_meta *meta,
                        uint32_t from, uint32_t n);
 void store_unpromise(struct store *st, const struct kv_key *keys, uint32_t n);
+/* The sequence looks for promised blocks keys [n] elsewhere (by: 1), or does not any more (-1). */
+void store_hesitate(struct store *st, const struct kv_key *keys, uint32_t n, int by);
 /* Whether the answer is awaited. */
 bool store_is_looking(const struct store *st, uint32_t lookup);
 /* The request does not need the lookup any more. When none does, the nodes that were not read leave

@@ -3,7 +3,15 @@
  * The pool is told of them like of blocks that lie here, in a tier of their own. A peer that asks
  * for such blocks waits for the answer, as for a disk, and does not compute them too. A sequence
  * promises its blocks only when it waits for nothing itself, so no two instances wait for each
- * other. They are counted per block key, because several sequences may begin alike. */
+ * other.
+ *
+ * A sequence that looks elsewhere for blocks that it has promised hesitates: it will compute them,
+ * unless it finds them. Of two instances whose sequences look for the same blocks, the one with the
+ * larger id waits for the other, and the other one gets its answer at once. Otherwise both would
+ * find nothing, and compute them. All waiting is for a smaller id, or for a sequence that waits for
+ * nothing, so there is no circle.
+ *
+ * Blocks are counted by key, because several sequences may begin alike. */
 #include "base/check.h"
 #include "cache/store/kv_store_slow.h"
 
@@ -17,16 +25,38 @@ static void tell(struct store *st, struct cache_event *e, enum cache_event_kind 
         cache_events_send(st->listings[STORE_LIST_POOL].events, e);
 }
 
-static uint32_t count_of(const struct store *st, const struct kv_key *key)
+static uint32_t count_in(const struct map *m, const struct kv_key *key)
 {
     uint32_t n;
 
-    return map_get(&st->remote->coming, short_key(key), &n) ? n : 0;
+    return map_get(m, short_key(key), &n) ? n : 0;
 }
 
-bool is_coming(const struct store *st, const struct kv_key *key)
+static uint32_t count_of(const struct store *st, const struct kv_key *key)
 {
-    return count_of(st, key) > 0;
+    return count_in(&st->remote->coming, key);
+}
+
+bool is_coming(const struct store *st, const struct kv_key *key, bool yields)
+{
+    uint32_t n = count_of(st, key);
+
+    return n > 0 && (yields || n > count_in(&st->remote->hesitant, key));
+}
+
+void store_hesitate(struct store *st, const struct kv_key *keys, uint32_t n, int by)
+{
+    struct map *hesitant = &st->remote->hesitant;
+
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t count = (int64_t)count_in(hesitant, &keys[i]) + by;
+
+        ASSERT(count >= 0 && count <= count_of(st, &keys[i]));
+        if (count == 0)
+            map_remove(hesitant, short_key(&keys[i]));
+        else
+            map_put(hesitant, short_key(&keys[i]), (uint32_t)count);
+    }
 }
 
 uint32_t store_promise(struct store *st, const struct kv_key *keys, const struct pool_meta *meta,

@@ -365,7 +365,7 @@ static void pin_again(struct store *st, struct loan *l)
 static bool awaits_coming(const struct store *st, const struct loan *l)
 {
     return st->now_ns < l->disk_until_ns && l->n_blocks < l->ask.n &&
-           is_coming(st, &l->ask.keys[l->n_blocks]);
+           is_coming(st, &l->ask.keys[l->n_blocks], l->ask.yields);
 }
 
 /* Answer an ask, if that is possible now: copies to the host and reads from disk may be under way,

@@ -50,7 +50,8 @@ enum status init_remote(struct store *st, struct tier *t, struct pool *pool)
         sizeof *r + N_UNITS * sizeof *r->slow.units + POOL_TICKETS_MAX * sizeof *r->lookups;
     if (!r->slow.units || !r->lookups || !r->blocks || !r->path_keys || !r->path_meta)
         return ERR_NOMEM;
-    return map_init(&r->coming, N_COMING_MAX);
+    enum status s = map_init(&r->coming, N_COMING_MAX);
+    return s == OK ? map_init(&r->hesitant, N_COMING_MAX) : s;
 }
 
 static void free_lookup(struct store_remote *r, struct lookup *l)
@@ -89,6 +90,7 @@ void fini_remote(struct store *st)
         free_lookup(r, l);
     }
     map_fini(&r->coming);
+    map_fini(&r->hesitant);
     free(r->slow.units);
     fini_near(st);
     free(r->lookups);

@@ -192,6 +192,7 @@ struct store_remote {
     uint32_t n_lookups;           /* records in use */
     uint32_t n_nodes;             /* in CACHE_REMOTE */
     struct map coming;            /* first 8 bytes of a block's key -> sequences that compute it */
+    struct map hesitant;          /* the same -> those of them that look for it elsewhere now */
     double lookup_s;              /* moving mean of the time of lookups that were found */
     uint32_t n_left_out;          /* lookups since the latest one, for their time */
     double latency_s, s_per_byte; /* of reads, of the latest lookup that was found; 0: not known */
@@ -295,8 +296,9 @@ bool adopt_lookup(struct store *st, const struct pool_offer *offer);
 
 /* --- kv_store_coming.c --- */
 
-/* Whether a sequence here has promised to compute the block. */
-bool is_coming(const struct store *st, const struct kv_key *key);
+/* Whether a sequence here has promised to compute the block. yields: or may yet find it elsewhere.
+ */
+bool is_coming(const struct store *st, const struct kv_key *key, bool yields);
 
 /* --- kv_store_bequeath.c --- */
 

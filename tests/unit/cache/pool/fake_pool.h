@@ -388,7 +388,8 @@ bool pool_next_ask(struct pool *p, struct pool_ask *out)
                                      .n = l->n,
                                      .n_there = l->n_local,
                                      .until_ns = l->until_ns,
-                                     .disk_ns = l->disk_ns};
+                                     .disk_ns = l->disk_ns,
+                                     .yields = l->asker > fake_number(p)};
             return true;
         }
     return false;

@@ -592,26 +592,89 @@ static void a_request_that_waits_long_asks_seldom(void **state)
     cache_seq_close(o.s);
 }
 
-static void who_looks_again_promises_nothing_meanwhile(void **state)
+/* `first` has promised its blocks in a, which `second` waits for in b. Then `first` looks again,
+ * without an answer for now. */
+static void look_again_while_awaited(struct cache *a, struct open_seq *first, struct cache *b,
+                                     struct open_seq *second)
 {
-    struct cache *a = join(32, 0), *b = join(32, 0);
+    begin_to_compute(a, first, "ABCD");
+    seq(b, second, "ABCDEF");
+    (void)cache_seq_load(second->s, true);
+    pass_ms(5);
+    assert_true(cache_seq_is_loading(second->s));
+    fake_of(a)->holds_back = true;
+    cache_seq_look_again(first->s);
+    (void)cache_seq_load(first->s, true);
+    assert_true(cache_seq_is_loading(first->s));
+}
+
+static void who_looks_again_promises_nothing_to_a_smaller_id(void **state)
+{
+    struct cache *b = join(32, 0), *a = join(32, 0);
     struct open_seq first, second;
 
     (void)state;
-    begin_to_compute(a, &first, "ABCD");
-    seq(b, &second, "ABCDEF");
-    (void)cache_seq_load(second.s, true);
-    pass_ms(5);
-    assert_true(cache_seq_is_loading(second.s));
-    fake_of(a)->holds_back = true;
-    cache_seq_look_again(first.s);
-    (void)cache_seq_load(first.s, true);
-    assert_true(cache_seq_is_loading(first.s));
+    look_again_while_awaited(a, &first, b, &second);
     assert_true(wait_loaded(b, second.s) <= 5);
     fake_of(a)->holds_back = false;
     (void)wait_loaded(a, first.s); /* it waits for the second one now, for a bounded time */
     cache_seq_close(first.s);
     cache_seq_close(second.s);
+}
+
+static void a_larger_id_waits_for_who_looks_again(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq first, second;
+
+    (void)state;
+    look_again_while_awaited(a, &first, b, &second);
+    for (int i = 0; i < 10; i++) {
+        step_all();
+        (void)cache_seq_load(second.s, true);
+        assert_true(cache_seq_is_loading(second.s));
+    }
+    fake_of(a)->holds_back = false;
+    (void)wait_loaded(a, first.s);
+    assert_int_equal(compute_kv(a, &first, NULL), 0);
+    cache_seq_close(first.s);
+    (void)wait_loaded(b, second.s);
+    assert_int_equal(compute_kv(b, &second, NULL), 4 * B);
+    cache_seq_close(second.s);
+}
+
+/* Both have promised, and both look again: one computes, and the other one finds it. */
+static void of_two_that_look_again_one_computes(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(32, 0);
+    struct open_seq x, y;
+
+    (void)state;
+    fake_of(a)->holds_back = fake_of(b)->holds_back = true; /* neither hears of the other */
+    seq(a, &x, "ABCD");
+    seq(b, &y, "ABCD");
+    (void)cache_seq_load(x.s, true);
+    (void)cache_seq_load(y.s, true);
+    pass_ms(1);
+    for (uint32_t i = 0; i < 2; i++)
+        fakes[i].tickets[0].is_over = true;
+    fake_of(a)->holds_back = fake_of(b)->holds_back = false;
+    (void)wait_loaded(a, x.s);
+    (void)wait_loaded(b, y.s);
+    pass_ms(5);
+    cache_seq_look_again(x.s);
+    cache_seq_look_again(y.s);
+    (void)cache_seq_load(x.s, true);
+    (void)cache_seq_load(y.s, true);
+    assert_true(cache_seq_is_loading(x.s) && cache_seq_is_loading(y.s));
+    assert_true(wait_loaded(a, x.s) <= 10);
+    (void)cache_seq_load(y.s, true);
+    assert_true(cache_seq_is_loading(y.s));
+    assert_int_equal(compute_kv(a, &x, NULL), 0);
+    cache_seq_close(x.s);
+    (void)wait_loaded(b, y.s);
+    assert_int_equal(compute_kv(b, &y, NULL), 4 * B);
+    cache_seq_close(y.s);
 }
 
 static void two_that_ask_each_other_do_not_wait_for_each_other(void **state)
@@ -823,7 +886,9 @@ int main(void)
         cmocka_unit_test_teardown(what_was_computed_elsewhere_since_the_answer_is_found,
                                   leave_world),
         cmocka_unit_test_teardown(a_request_that_waits_long_asks_seldom, leave_world),
-        cmocka_unit_test_teardown(who_looks_again_promises_nothing_meanwhile, leave_world),
+        cmocka_unit_test_teardown(who_looks_again_promises_nothing_to_a_smaller_id, leave_world),
+        cmocka_unit_test_teardown(a_larger_id_waits_for_who_looks_again, leave_world),
+        cmocka_unit_test_teardown(of_two_that_look_again_one_computes, leave_world),
         cmocka_unit_test_teardown(two_that_ask_each_other_do_not_wait_for_each_other, leave_world),
         cmocka_unit_test_teardown(what_goes_on_elsewhere_is_evicted_with_its_tail, leave_world),
         cmocka_unit_test_teardown(the_part_that_a_peer_had_counts_as_pulled_too, leave_world),

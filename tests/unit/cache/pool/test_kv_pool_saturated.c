@@ -13,6 +13,9 @@
 #include "tests/unit/cache/pool/joined_caches.h"
 
 #define N_CACHES 4
+#ifndef N_SEEDS
+#define N_SEEDS 3
+#endif
 #define N_INSIDE 16
 #define N_RUN 2
 #define N_OPEN 24
@@ -48,6 +51,7 @@ struct conversation {
 
 struct request {
     bool is_used, runs;
+    bool has_promised; /* to compute what it does not find elsewhere */
     char text[TEXT_MAX + 1];
     struct open_seq o;
     uint32_t server, n_left; /* tokens to compute */
@@ -141,9 +145,8 @@ static uint32_t n_announced(uint32_t server, const struct request *of)
 
     for (uint32_t i = 0; i < N_INSIDE; i++) {
         const struct request *r = &requests[i];
-        uint32_t n = r->is_used && r->server == server && (r->runs || !cache_seq_is_loading(r->o.s))
-                         ? n_alike(r, of)
-                         : 0;
+        uint32_t n =
+            r->is_used && r->server == server && (r->runs || r->has_promised) ? n_alike(r, of) : 0;
         most = n > most ? n : most;
     }
     return most;
@@ -240,7 +243,10 @@ static void load(uint32_t server)
     bool is_first = true;
 
     while ((r = next_of(server, false, r ? r->number : 0))) {
-        if (!cache_seq_load(r->o.s, is_first))
+        bool goes_on = cache_seq_load(r->o.s, is_first);
+
+        r->has_promised |= !cache_seq_is_loading(r->o.s);
+        if (!goes_on)
             return;
         is_first = is_first && !cache_seq_is_loading(r->o.s);
     }
@@ -497,12 +503,15 @@ static double share_of(const struct shares *x)
  */
 static void check_pool(enum workload of, const char *policy, double points)
 {
-    struct shares hash = mean_of(of, policy, HASH, 3), pool = mean_of(of, policy, POOL, 3);
-    struct shares shared = mean_of(of, policy, SHARED, 3);
+    struct shares pool = mean_of(of, policy, POOL, N_SEEDS);
 
+    assert_true(pool.n_under_way + pool.n_elsewhere <= pool.n_tokens / 50);
+    if (N_SEEDS < 3) /* sanitized builds: one run differs from the next by 3 points */
+        return;
+    struct shares hash = mean_of(of, policy, HASH, N_SEEDS);
+    struct shares shared = mean_of(of, policy, SHARED, N_SEEDS);
     assert_true(share_of(&pool) >= share_of(&hash) - points / 100);
     assert_true(share_of(&pool) <= share_of(&shared) + 0.01);
-    assert_true(pool.n_under_way + pool.n_elsewhere <= pool.n_tokens / 50);
     assert_true((double)pool.ms <= 1.05 * (double)hash.ms);
 }
 
@@ -519,7 +528,7 @@ static void a_saturated_pool_is_as_fast_with_the_default_policy(void **st)
     check_pool(TALKS, "contest", 5);
 }
 
-/* The default policy begins with the order for documents: with lru the pool finds 1.4 less. */
+/* The default policy begins with the order for documents: with lru the pool finds 1 point less. */
 static void a_saturated_pool_finds_documents_as_hashing_does(void **st)
 {
     (void)st;
