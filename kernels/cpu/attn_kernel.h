@@ -33,9 +33,9 @@ struct attn_group {
 
 /* Most vectors of columns in one loop. */
 #define ATTN_COLS_MAX 8
-/* Blocks between the one that is read and the one that is prefetched, into the second-level cache: a
- * core needs some 8 KB under way to read at its rate, and blocks of int8 have 2 to 4 KB. Groups of
- * many rows take few columns of V at once, so a block passes before memory answers; their later
+/* Blocks between the one that is read and the one that is prefetched, into the second-level cache.
+ * A core needs some 8 KB under way to read at its rate, and blocks of int8 have 2 to 4 KB. Groups
+ * of many rows take few columns of V at once, so a block passes before memory answers; their later
  * columns, and later groups, find V in that cache. */
 #define ATTN_AHEAD 4
 #define ATTN_FEW_ROWS 3

@@ -476,8 +476,8 @@ static void rope_heads(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     rope_part(&(struct rope_part){p, kv_strides_of(&p->pool), 0, p->n_rows, begin, end});
 }
 
-/* Whether threads should divide heads instead of rows: where most rows lie in the same lines of K as
- * their neighbour, two threads would take these from each other with each store. */
+/* Whether threads should divide heads instead of rows: where most rows lie in the same lines of K
+ * as their neighbour, two threads would take these from each other with each store. */
 static bool rope_divides_heads(const struct rope_kv_params *p, uint32_t n_threads)
 {
     uint32_t n_near = 0;
