@@ -381,9 +381,9 @@ static void attn_cap_scores(const struct attn_group *g, uint32_t row)
 
 /* --- sums over values --- */
 
-/* A row of V at w, or a pair of rows, of which `from` (0, 1) is the first and n the number of those
- * that count; p is the probability of the first, or the word with it. The other half of that word
- * is 0, because its key is not visible; V may hold anything there. */
+/* A row of V at w, or a pair of rows, of which `from` (0, 1) is the first and n the number of
+ * those that count, `next` bytes apart; p is the probability of the first, or the word with it.
+ * The other half of that word is 0, because its key is not visible; V may hold anything there. */
 ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows, int nc,
                                     const float *p, const unsigned char *w, size_t next,
                                     int32_t n_cols, int from, int n)
