@@ -18,10 +18,10 @@
  * its key's scale before all else, and p[r][j] by the scale of value j once p is summed. Both
  * operations, too, treat each query and key separately.
  *
- * KV in bf16, in the variant avx512bf16: a link of both chains is the instruction that adds two
- * products. Queries and p are rounded to bf16 (p once it is summed). Links are the dimensions or
- * keys 2 i and 2 i + 1 of a segment for every row; where a row sees one key of a link, the other
- * half of both factors is 0. */
+ * KV in bf16 or of one byte, in the variant avx512bf16: a link of both chains is the instruction
+ * that adds two products. Queries and p are rounded to bf16 (p once it is summed and scaled). Links
+ * are the dimensions or keys 2 i and 2 i + 1 of a segment for every row; where a row sees one key
+ * of a link, the other half of both factors is 0. */
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 

@@ -33,15 +33,12 @@ struct attn_group {
 
 /* Most vectors of columns in one loop. */
 #define ATTN_COLS_MAX 8
-/* Blocks between the one that is read and the one that is prefetched. With few rows the blocks come
- * from memory: a core needs some 8 KB under way to read at its rate, and blocks of int8 have 2 to
- * 4 KB. With more rows they come from the second-level cache, after the first group. */
-#define ATTN_AHEAD_FEW 4
+/* Blocks between the one that is read and the one that is prefetched, into the second-level cache.
+ * A core needs some 8 KB under way to read at its rate, and blocks of int8 have 2 to 4 KB. Groups
+ * of many rows take few columns of V at once, so a block passes before memory answers; their later
+ * columns, and later groups, find V in that cache. */
+#define ATTN_AHEAD 4
 #define ATTN_FEW_ROWS 3
-ALWAYS_INLINE uint32_t attn_distance(int n_rows)
-{
-    return n_rows <= ATTN_FEW_ROWS ? ATTN_AHEAD_FEW : 1;
-}
 
 /* Vectors of columns for which n_rows leave accumulators: a power of two. */
 ALWAYS_INLINE int attn_cols(int n_rows)
@@ -72,13 +69,12 @@ static inline uint32_t attn_blocks(uint32_t n_keys)
     return (n_keys + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
-/* Bytes from block i of K or V of group g[at] to the one that is read `distance` blocks later by n
+/* Bytes from block i of K or V of group g[at] to the one that is read ATTN_AHEAD blocks later by n
  * groups, which take turns: K's blocks come before V's, and those of the next segment behind them.
  * 0: none. */
-static ptrdiff_t attn_ahead(const struct attn_group *g, uint32_t n, uint32_t at, int v, uint32_t i,
-                            uint32_t distance)
+static ptrdiff_t attn_ahead(const struct attn_group *g, uint32_t n, uint32_t at, int v, uint32_t i)
 {
-    uint32_t n_blocks = attn_blocks(g->n_any), head = at + distance, to = i;
+    uint32_t n_blocks = attn_blocks(g->n_any), head = at + ATTN_AHEAD, to = i;
     const unsigned char *place = NULL;
 
     for (; head >= n; head -= n)
@@ -92,15 +88,6 @@ static ptrdiff_t attn_ahead(const struct attn_group *g, uint32_t n, uint32_t at,
     else if (v == 1 && h->next && to - n_blocks < attn_blocks(h->next->n_tokens))
         place = attn_block_of(h->next_task, h->next, 0, to - n_blocks);
     return place ? place - attn_block(&g[at], v, i) : 0;
-}
-
-/* Prefetch n_bytes from w + ahead on. */
-ALWAYS_INLINE void attn_fetch(const unsigned char *w, size_t n_bytes, ptrdiff_t ahead, int n_rows)
-{
-    if (n_rows <= ATTN_FEW_ROWS)
-        fetch_lines_l2(w + ahead, n_bytes);
-    else
-        fetch_lines(w, n_bytes, ahead);
 }
 
 /* The scales of K (v = 0) or V (v = 1) of block i of the segment. */
@@ -194,7 +181,7 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
 
         a[b] = x.g[at].q;
         k[b] = attn_block(&x.g[at], 0, block) + x.col * bytes;
-        ahead[b] = attn_ahead(x.g, x.n, at, 0, block, attn_distance(n_rows));
+        ahead[b] = attn_ahead(x.g, x.n, at, 0, block);
         if (kv_dtype_is_scaled(t))
             attn_fetch_scales(&x.g[at], block);
     }
@@ -208,7 +195,7 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
         UNROLL
         for (int b = 0; b < nb; b++)
             if (ahead[b])
-                attn_fetch(k[b], (size_t)nv * VW * bytes * attn_step_rows(t), ahead[b], n_rows);
+                fetch_lines_l2(k[b] + ahead[b], (size_t)nv * VW * bytes * attn_step_rows(t));
         UNROLL
         for (int h = 0; few && h < nh; h++) {
             attn_broadcast(b0[h], n_rows, a[h], 1);
@@ -394,9 +381,9 @@ static void attn_cap_scores(const struct attn_group *g, uint32_t row)
 
 /* --- sums over values --- */
 
-/* A row of V at w, or a pair of rows, of which `from` (0, 1) is the first and n the number of those
- * that count; p is the probability of the first, or the word with it. The other half of that word
- * is 0, because its key is not visible; V may hold anything there. */
+/* A row of V at w, or a pair of rows, of which `from` (0, 1) is the first and n the number of
+ * those that count, `next` bytes apart; p is the probability of the first, or the word with it.
+ * The other half of that word is 0, because its key is not visible; V may hold anything there. */
 ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows, int nc,
                                     const float *p, const unsigned char *w, size_t next,
                                     int32_t n_cols, int from, int n)
@@ -469,7 +456,7 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
             ahead = at->ahead[j / KV_BLOCK_TOKENS];
         }
         for (size_t r = 0; r < attn_step_rows(t); r++)
-            attn_fetch(w + r * next, width, ahead, n_rows);
+            fetch_lines_l2(w + r * next + ahead, width);
         attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, next, n_cols, 0,
                          (int)per_row);
     }
@@ -496,7 +483,7 @@ ALWAYS_INLINE void attn_values(const struct attn_group *groups, uint32_t n, uint
 
     do {
         at.w[i] = attn_block(g, 1, i);
-        at.ahead[i] = attn_ahead(groups, n, i_group, 1, i, attn_distance(n_rows));
+        at.ahead[i] = attn_ahead(groups, n, i_group, 1, i);
     } while (++i < attn_blocks(end));
     for (; col + (uint32_t)most * VW <= dim; col += (uint32_t)most * VW)
         attn_values_cols(g, t, false, row, n_rows, most, &at, begin, end, col);

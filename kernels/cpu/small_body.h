@@ -367,6 +367,8 @@ static void store_scaled(const struct kv_pool *p, unsigned char *head, int v, ui
 
 /* KV heads between the one that is stored and the one that is prefetched. */
 #define ROPE_AHEAD 2
+/* Rows from which on each thread has whole blocks of them. */
+#define ROPE_ROWS_MIN 64
 
 /* Whether rows t and t + 1 fill one pair of V. */
 static bool rope_is_pair(const struct rope_kv_params *p, uint32_t t, uint32_t end)
@@ -376,68 +378,131 @@ static bool rope_is_pair(const struct rope_kv_params *p, uint32_t t, uint32_t en
            p->slot_offset[t + 1] == p->slot_offset[t] + 1;
 }
 
-static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+/* Rows [begin, end) of KV heads [g0, g1). */
+struct rope_part {
+    const struct rope_kv_params *p;
+    struct kv_strides kv;
+    uint32_t begin, end;
+    uint32_t g0, g1;
+};
+
+static unsigned char *rope_place(const struct rope_part *r, uint32_t t, int v, uint32_t g)
 {
-    const struct rope_kv_params *p = arg;
-    uint32_t dim = p->pool.head_dim;
-    uint32_t half = p->rot_dim / 2;
-    struct kv_strides kv = kv_strides_of(&p->pool);
+    const struct rope_kv_params *p = r->p;
+
+    return kv_at_strides(&p->pool, &r->kv, p->slot_block[t], p->layer, v, g);
+}
+
+/* Rotate and store a row of K. */
+static void rope_k(const struct rope_part *r, uint32_t t, const float *cos_sin)
+{
+    const struct rope_kv_params *p = r->p;
+    uint32_t dim = p->pool.head_dim, half = p->rot_dim / 2;
     float head[ROPE_DIM_MAX];
 
-    (void)thread;
-    for (uint32_t t = begin; t < end; t++) {
+    for (uint32_t g = r->g0; g < r->g1; g++) {
+        const float *k = p->k + t * p->qkv_stride + (size_t)g * dim;
+
+        if (g + ROPE_AHEAD < r->g1)
+            fetch_k(&p->pool, rope_place(r, t, 0, g + ROPE_AHEAD), p->slot_offset[t]);
+        rotate(head, k, cos_sin, half);
+        memcpy(head + 2 * half, k + 2 * half, (dim - 2 * half) * sizeof(*head));
+        if (p->pool.layout.scale_group)
+            store_scaled(&p->pool, rope_place(r, t, 0, g), 0, p->slot_offset[t], head);
+        else
+            store_k(p->pool.layout.dtype, rope_place(r, t, 0, g), p->slot_offset[t], head, dim);
+    }
+}
+
+/* Store row t of V, or rows t and t + 1. */
+static void rope_v(const struct rope_part *r, uint32_t t, uint32_t n)
+{
+    const struct rope_kv_params *p = r->p;
+    uint32_t dim = p->pool.head_dim;
+
+    for (uint32_t g = r->g0; g < r->g1; g++) {
+        const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
+        unsigned char *to = rope_place(r, t, 1, g);
+
+        if (p->pool.layout.scale_group)
+            store_scaled(&p->pool, to, 1, p->slot_offset[t], v);
+        else if (n == 2)
+            store_v_pair(to, p->slot_offset[t], v, v + p->qkv_stride, dim);
+        else
+            store_v(p->pool.layout.dtype, to, p->slot_offset[t], v, dim);
+    }
+}
+
+/* The part's K and V, and the query heads that share its KV heads. */
+static void rope_part(const struct rope_part *r)
+{
+    const struct rope_kv_params *p = r->p;
+    uint32_t dim = p->pool.head_dim, n_shared = p->n_heads / p->pool.n_kv_heads;
+    uint32_t h_end = r->g1 < p->pool.n_kv_heads ? r->g1 * n_shared : p->n_heads;
+
+    for (uint32_t t = r->begin; t < r->end; t++) {
         const float *cos_sin = p->cos_sin + (size_t)p->pos[t] * p->rot_dim;
-        float *q = p->q + t * p->qkv_stride;
 
         ASSERT(p->pos[t] < p->n_pos && p->slot_block[t] < p->pool.n_blocks &&
                p->slot_offset[t] < KV_BLOCK_TOKENS);
-        for (uint32_t g = 0; g < min_u32(ROPE_AHEAD, p->pool.n_kv_heads); g++)
-            fetch_k(&p->pool, kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g),
-                    p->slot_offset[t]);
-        for (uint32_t h = 0; h < p->n_heads; h++)
-            rotate(q + (size_t)h * dim, q + (size_t)h * dim, cos_sin, half);
-        for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
-            size_t at = t * p->qkv_stride + (size_t)g * dim;
+        for (uint32_t g = r->g0; g < min_u32(r->g0 + ROPE_AHEAD, r->g1); g++)
+            fetch_k(&p->pool, rope_place(r, t, 0, g), p->slot_offset[t]);
+        for (uint32_t h = r->g0 * n_shared; h < h_end; h++) {
+            float *q = p->q + t * p->qkv_stride + (size_t)h * dim;
 
-            if (g + ROPE_AHEAD < p->pool.n_kv_heads)
-                fetch_k(&p->pool,
-                        kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g + ROPE_AHEAD),
-                        p->slot_offset[t]);
-            rotate(head, p->k + at, cos_sin, half);
-            memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
-            unsigned char *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g);
-
-            if (p->pool.layout.scale_group)
-                store_scaled(&p->pool, to, 0, p->slot_offset[t], head);
-            else
-                store_k(p->pool.layout.dtype, to, p->slot_offset[t], head, dim);
+            rotate(q, q, cos_sin, p->rot_dim / 2);
         }
+        rope_k(r, t, cos_sin);
     }
-    for (uint32_t t = begin, n; t < end; t += n) {
-        n = rope_is_pair(p, t, end) ? 2 : 1;
-        for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
-            const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
-            void *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 1, g);
+    for (uint32_t t = r->begin, n; t < r->end; t += n) {
+        n = rope_is_pair(p, t, r->end) ? 2 : 1;
+        rope_v(r, t, n);
+    }
+}
 
-            if (p->pool.layout.scale_group)
-                store_scaled(&p->pool, to, 1, p->slot_offset[t], v);
-            else if (n == 2)
-                store_v_pair(to, p->slot_offset[t], v, v + p->qkv_stride, dim);
-            else
-                store_v(p->pool.layout.dtype, to, p->slot_offset[t], v, dim);
-        }
-    }
+static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct rope_kv_params *p = arg;
+
+    (void)thread;
+    rope_part(&(struct rope_part){p, kv_strides_of(&p->pool), begin, end, 0, p->pool.n_kv_heads});
+}
+
+static void rope_heads(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct rope_kv_params *p = arg;
+
+    (void)thread;
+    rope_part(&(struct rope_part){p, kv_strides_of(&p->pool), 0, p->n_rows, begin, end});
+}
+
+/* Whether threads should divide heads instead of rows: where most rows lie in the same lines of K
+ * as their neighbour, two threads would take these from each other with each store. */
+static bool rope_divides_heads(const struct rope_kv_params *p, uint32_t n_threads)
+{
+    uint32_t n_near = 0;
+
+    if (p->n_rows >= ROPE_ROWS_MIN || p->pool.n_kv_heads < n_threads)
+        return false;
+    for (uint32_t t = 1; t < p->n_rows; t++)
+        n_near += p->slot_block[t] == p->slot_block[t - 1];
+    return 2 * n_near >= p->n_rows;
 }
 
 static enum status rope_kv(struct device *d, struct stream *s, const struct rope_kv_params *p)
 {
+    uint32_t n_kv_heads = p->pool.n_kv_heads;
+    size_t row = (size_t)(p->n_heads + 2 * n_kv_heads) * p->pool.head_dim;
+
     (void)s;
     if (!kv_layout_is_native(&p->pool.layout))
         return ERR_UNSUPPORTED;
     ASSERT(p->pool.head_dim <= ROPE_DIM_MAX && p->rot_dim <= p->pool.head_dim &&
            p->rot_dim % 2 == 0 && p->layer < p->pool.n_layers);
-    over_rows(d, p->n_rows, (size_t)(p->n_heads + 2 * p->pool.n_kv_heads) * p->pool.head_dim,
-              rope_rows, p);
+    if (rope_divides_heads(p, pool_n_threads(device_cpu(d)->pool)))
+        over_rows(d, n_kv_heads, p->n_rows * row / n_kv_heads, rope_heads, p);
+    else
+        over_rows(d, p->n_rows, row, rope_rows, p);
     return OK;
 }
 

@@ -200,7 +200,8 @@ struct rope {
     size_t pool_elements;
 };
 
-static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_dim)
+/* Slots of neighbours are `step` apart. */
+static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_dim, uint32_t step)
 {
     uint32_t n_heads = 6, n_kv = 2;
     size_t stride = (size_t)(n_heads + 2 * n_kv) * dim + 3;
@@ -228,7 +229,7 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
                  .head_dim = dim},
     };
     for (uint32_t i = 0; i < N_ROWS; i++) {
-        uint32_t slot = (i * 53) % (5 * KV_BLOCK_TOKENS); /* 53 and 160 have no common factor */
+        uint32_t slot = (i * step) % (5 * KV_BLOCK_TOKENS);
 
         r->pos[i] = rng_below(50);
         r->block[i] = slot / KV_BLOCK_TOKENS;
@@ -281,7 +282,8 @@ static void rope_on(struct device *d)
         for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
             struct rope r;
 
-            rope_init(&r, (enum dtype)t, shapes[i][0], shapes[i][1]);
+            /* rows of one sequence, or scattered: 53 and 160 have no common factor */
+            rope_init(&r, (enum dtype)t, shapes[i][0], shapes[i][1], i % 2 ? 1 : 53);
             size_t n_q = N_ROWS * r.p.qkv_stride;
             float *want = rope_run(&r, NULL, N_ROWS), *got = rope_run(&r, d, N_ROWS);
             float *ones = rope_run(&r, d, 1);
@@ -301,6 +303,7 @@ static void rope_kv_equals_reference_and_touches_only_its_slots(void **state)
 {
     (void)state;
     each_variant(1, rope_on);
+    each_variant(2, rope_on); /* a head for each thread */
     each_variant(3, rope_on);
 }
 
@@ -310,7 +313,7 @@ static void rope_scaled(struct device *d, enum dtype t, uint32_t dim, uint32_t r
 {
     struct rope r;
 
-    rope_init(&r, t, dim, rot_dim);
+    rope_init(&r, t, dim, rot_dim, 53);
     if (spoilt) {
         r.qkv[6 * dim] = NAN;
         r.qkv[r.p.qkv_stride + 8 * dim + dim - 1] = INFINITY;
@@ -397,7 +400,7 @@ static void rounding_on(struct device *d)
     for (int t = DTYPE_F16; t <= DTYPE_BF16; t++) {
         struct rope r;
 
-        rope_init(&r, (enum dtype)t, 64, 0);
+        rope_init(&r, (enum dtype)t, 64, 0, 53);
         for (uint32_t i = 0; i < N_ROWS * r.p.qkv_stride; i++) {
             uint32_t bits = rng_u32();
 
