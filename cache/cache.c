@@ -57,6 +57,11 @@ void cache_assert_owner(struct cache *c)
 
 /* --- life --- */
 
+uint64_t cache_sharing_bytes(uint64_t block_bytes)
+{
+    return tier_near_device_bytes(block_bytes);
+}
+
 /* Prepare to share device memory, if it can be shared. Without that KV goes through the host. */
 static void open_near(struct cache *c)
 {
@@ -306,6 +311,14 @@ bool cache_poll(struct cache *c, uint64_t now_ns)
     return store_poll(c->store, now_ns);
 }
 
+bool cache_awaits_pool_only(struct cache *c)
+{
+    uint64_t n_before = c->n_load_events;
+
+    c->n_load_events = store_n_load_events(c->store);
+    return c->pool && c->n_load_events == n_before && store_awaits_pool_only(c->store);
+}
+
 void cache_stats(const struct cache *c, struct cache_stats *out)
 {
     *out = (struct cache_stats){.policy = c->config.policy ? c->config.policy
@@ -419,6 +432,12 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first)
 }
 
 /* --- the pool --- */
+
+void cache_set_pace(struct cache *c, double pace)
+{
+    cache_assert_owner(c);
+    store_set_pace(c->store, pace);
+}
 
 void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running)
 {

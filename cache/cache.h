@@ -149,6 +149,8 @@ struct cache_config {
 NODISCARD enum status cache_create(struct cache **out, const struct cache_config *config,
                                    struct buf *why);
 void cache_destroy(struct cache *c); /* NULL is fine; asserts that no sequence is open */
+/* Memory of a GPU that a cache with remote.shares_device takes beside its blocks. */
+uint64_t cache_sharing_bytes(uint64_t block_bytes);
 /* The pools for the kernels [group.n], each with its rank's KV heads; n_blocks counts all block ids
  * that a sequence may hold. */
 const struct kv_pool *cache_pool(const struct cache *c);
@@ -161,6 +163,10 @@ const char *cache_policies(void);
 /* Call once per step, before planning: complete the copies, reads and writes that are over, and end
  * expired holds. Returns true while any are under way: poll again soon. */
 bool cache_poll(struct cache *c, uint64_t now_ns);
+/* Whether all that is under way is at other instances, and nothing of it has ended since the last
+ * call. Their answers wake the engine thread (struct cache_remote_config), so polls are needed for
+ * deadlines only. */
+bool cache_awaits_pool_only(struct cache *c);
 
 /* --- sequences --- */
 
@@ -479,6 +485,10 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first);
 
 /* --- a pool of instances; no effect without one --- */
 
+/* Steps took `pace` times as long lately as `seconds` of struct cache_config says, because others
+ * use the processor, too. Reading KV, and asking other instances for it, are compared with computing
+ * at this pace; the policy's costs stay as they are. 1 until the first call. */
+void cache_set_pace(struct cache *c, double pace);
 /* Tell the other instances how many requests wait and run here. Call it often: it does something at
  * most every 100 ms. */
 void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running);

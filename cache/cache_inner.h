@@ -20,6 +20,7 @@ struct cache {
     struct cache_events *pool_events; /* from the store to the pool */
     struct pool_meta *meta;           /* [POOL_PATH_MAX] scratch; with a pool only */
     uint64_t load_set_ns;             /* cache_set_load() */
+    uint64_t n_load_events;           /* at the last cache_awaits_pool_only() */
     uint64_t n_accesses;              /* by sequences here since then: struct pool_load */
     uint64_t now_ns;                  /* of the latest cache_poll() */
     enum {

@@ -92,6 +92,14 @@ static uint64_t step_bytes(struct engine *e, uint32_t rank, uint32_t max_model_l
     return forward_device_bytes(&fwd) + (rank > 0 ? 0 : device_sampler_device_bytes(&ds));
 }
 
+/* Bytes that the exchange of KV with other instances on this machine takes (cache.c). */
+static uint64_t sharing_bytes(const struct engine *e, uint64_t block)
+{
+    const struct engine_config *c = &e->config;
+
+    return c->pool_url && c->pool_device_ipc && e->group.n == 1 ? cache_sharing_bytes(block) : 0;
+}
+
 void engine_reserve_graphs(struct engine *e)
 {
     if (e->config.enforce_eager || device_is_host(e->device) || e->group.n > 1)
@@ -113,12 +121,13 @@ static uint64_t graph_bytes_to_come(const struct engine *e)
 }
 
 /* Size the KV pool of a rank by gpu_memory_utilization: that share of all memory, less the memory
- * used since the device was opened (weights, and all of a draft model), that of the step's buffers
- * and the reserve for recorded steps; never more than is free. */
+ * used since the device was opened (weights, and all of a draft model), that of the step's buffers,
+ * the reserve for recorded steps and the exchange with other instances; never more than is free. */
 static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len,
-                                 uint64_t *out, struct buf *why)
+                                 uint64_t block, uint64_t *out, struct buf *why)
 {
-    uint64_t step = step_bytes(e, rank, max_model_len) + graph_bytes_to_come(e);
+    uint64_t step = step_bytes(e, rank, max_model_len) + graph_bytes_to_come(e) +
+                    sharing_bytes(e, block);
     uint64_t n_free = 0, n_total = 0;
     uint64_t at_open = e->gpu_bytes_free_at_open[rank];
     double share = e->config.gpu_memory_utilization;
@@ -143,28 +152,28 @@ static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_m
 }
 
 /* The ranks' pools have equally many blocks: as many as the fullest device holds. */
-static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
-                                struct buf *why)
+static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t block,
+                                uint64_t *out, struct buf *why)
 {
     uint64_t least = UINT64_MAX / DEVICE_GROUP_MAX, n;
     enum status s = OK;
 
     for (uint32_t r = 0; s == OK && r < e->group.n; r++) {
-        s = rank_kv_bytes(e, r, max_model_len, &n, why);
+        s = rank_kv_bytes(e, r, max_model_len, block, &n, why);
         least = s == OK && n < least ? n : least;
     }
     *out = least * e->group.n;
     return s;
 }
 
-static enum status choose_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t wanted,
-                                   uint64_t *out, struct buf *why)
+static enum status choose_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t block,
+                                   uint64_t wanted, uint64_t *out, struct buf *why)
 {
     *out = e->config.kv_bytes;
     if (*out > 0)
         return OK;
     if (!device_is_host(e->device))
-        return gpu_kv_bytes(e, max_model_len, out, why);
+        return gpu_kv_bytes(e, max_model_len, block, out, why);
     *out = default_kv_bytes(wanted);
     return OK;
 }
@@ -193,7 +202,7 @@ enum status engine_size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     uint64_t per_seq = cache_blocks_max(len, 0, 0);
     if (__builtin_mul_overflow(per_seq * block, c->max_num_seqs, &wanted))
         wanted = UINT64_MAX; /* cut to what there is */
-    s = choose_kv_bytes(e, len, wanted, &bytes, why);
+    s = choose_kv_bytes(e, len, block, wanted, &bytes, why);
     if (s != OK)
         return s;
     uint64_t n = bytes / block;

@@ -21,6 +21,8 @@
 #define COPY_WAIT_NS 200000u
 /* The same in a sleep, where no sequence waits for them. */
 #define SLEEP_WAIT_NS 10000000u
+/* The same while sequences wait for other instances only, whose answers wake this thread. */
+#define POOL_WAIT_NS 2000000u
 
 /* --- waking the submitter, ending sequences --- */
 
@@ -674,6 +676,7 @@ static void run_step(struct engine *e, uint64_t now)
     /* Predictions know nothing of guesses, so the pace of the steps contains their time. */
     double expected_s = e->lineup.step_s - e->lineup.guess_s;
     estimator_note_step(e->estimator, expected_s, seconds(job->began_ns, ended));
+    cache_set_pace(e->cache, estimator_pace(e->estimator));
     contest_note_step(e->contest, expected_s, seconds(before, ended));
     e->live.n_steps++;
     finish_step(e, job, scored, ended);
@@ -707,6 +710,16 @@ static void attend_pool(struct engine *e)
         return;
     cache_leave(e->cache);
     atomic_store(&e->has_left, cache_has_left(e->cache));
+}
+
+/* The time to the next poll, while something is under way that the engine waits for. */
+static uint64_t poll_pause(const struct engine *e, bool sleeps, bool holds)
+{
+    if (sleeps && !e->falls_asleep)
+        return SLEEP_WAIT_NS;
+    if (!holds && !e->falls_asleep && cache_awaits_pool_only(e->cache))
+        return POOL_WAIT_NS;
+    return COPY_WAIT_NS;
 }
 
 void *engine_loop(void *arg)
@@ -746,8 +759,7 @@ void *engine_loop(void *arg)
             /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
             copying = copying || holds || e->falls_asleep || e->live.n_waiting > 0 ||
                       (sleeps && e->n_free_slots < e->n_slots); /* they may be cancelled */
-            uint64_t soon = sleeps && !e->falls_asleep ? SLEEP_WAIT_NS : COPY_WAIT_NS;
-            ring_wait(&e->submitted, copying ? soon : IDLE_WAIT_NS);
+            ring_wait(&e->submitted, copying ? poll_pause(e, sleeps, holds) : IDLE_WAIT_NS);
         }
     }
     async_drop(e);

@@ -47,7 +47,8 @@ struct device_config {
     uint32_t max_heads;    /* most query heads of any model */
     uint32_t max_head_dim;
     bool wgmma;           /* CUDA: with `measure`, try whether Hopper's own matrix instructions
-                              are right and faster for these weights (cuda/gemm_choice.cu) */
+                             are right and faster for these weights and this KV
+                             (cuda/choice.cuh) */
     uint32_t ordinal;     /* CUDA: number of the GPU among the visible ones, from 0 on */
     bool batch_invariant; /* CUDA: the order of a sum does not depend on the batch (promise P1);
                              always so on a CPU device */

@@ -123,9 +123,9 @@ static const struct option_row rows[] = {
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: answers do not depend on other requests, bit for bit; slower (always so on a CPU)"),
     BOOL(NULL, "wgmma", wgmma, "true",
-         "GPU of compute capability 9.0: multiply long prompts with quantized weights by its own "
-         "matrix instructions, if a trial at start finds them right and faster; never with "
-         "--batch-invariant"),
+         "GPU of compute capability 9.0: multiply long prompts with quantized weights, and compute "
+         "their attention, by its own matrix instructions, if a trial at start finds them right "
+         "and faster; never with --batch-invariant"),
     BOOL(NULL, "enforce-eager", enforce_eager, "false",
          "GPU: launch the kernels of each step one by one; else decode steps are recorded as CUDA "
          "graphs and replayed"),

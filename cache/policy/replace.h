@@ -33,7 +33,9 @@
  * (replace_contest.c). The contest begins with `worth`, in which prompts that are used once rank
  * low and are evicted first, so no separate admission filter is needed. In a pool of instances
  * (is_shared) it begins with `recency`, and another order needs a lead of CONTEST_SHARED_LEAD
- * entries, because each instance sees only a part of the uses of an entry.
+ * entries, because each instance sees only a part of the uses of an entry. An entry behind
+ * CONTEST_SHARED_DEPTH spans within the first turnover makes it begin with `worth` after all: the
+ * prompts have documents, for which `worth` is made.
  *
  * An expected entry (some request waits for it) has a due time: the earliest time at which it is
  * expected to be used. Victims come from two classes, in this order:
@@ -75,11 +77,12 @@ extern "C" {
 
 /* One set of constants for every workload. loadgen/bench/policy/README.md says on which traces they
  * were chosen and how flat the results around them are. */
-#define CONTEST_HALF_LIFE 8.0 /* turnovers of the tier */
-#define CONTEST_PRIOR 2.0     /* uses that an entry at depth 0 is credited with */
-#define CONTEST_MEMORY 1.0    /* turnovers after which a saved second counts half */
-#define CONTEST_MARGIN 0.001  /* lead that an order needs to take over, as a share of the tier */
-#define CONTEST_SHARED_LEAD 4 /* in a pool: at least that of so many mean entries */
+#define CONTEST_HALF_LIFE 8.0  /* turnovers of the tier */
+#define CONTEST_PRIOR 2.0      /* uses that an entry at depth 0 is credited with */
+#define CONTEST_MEMORY 1.0     /* turnovers after which a saved second counts half */
+#define CONTEST_MARGIN 0.001   /* lead that an order needs to take over, as a share of the tier */
+#define CONTEST_SHARED_LEAD 4  /* in a pool: at least that of so many mean entries */
+#define CONTEST_SHARED_DEPTH 2 /* in a pool: a preamble and a document are before such an entry */
 
 enum replace_policy {
     REPLACE_CONTEST,

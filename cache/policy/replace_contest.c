@@ -214,6 +214,10 @@ void contest_entered(struct replace *r, uint32_t tier, uint32_t id)
     struct tier *t = &r->tiers[tier];
     struct place *p = place_of(r, tier, id);
 
+    /* Before a turnover no use says much: paths of several spans say that documents are in use. */
+    if (r->is_shared && r->entries[id].depth >= CONTEST_SHARED_DEPTH && t->turnovers < 1 &&
+        t->n_switches == 0)
+        t->order = ORDER_WORTH;
     p->scored_at = t->turnovers;
     set_keys(t, &r->entries[id], p);
     contest_know(r, tier, id);

@@ -267,6 +267,7 @@ static void segment_answered(void *arg, const struct redis_view *reply, uint32_t
 {
     struct directory *d = arg;
 
+    d->n_quiet--;
     if (!reply)
         d->stats.n_dropped++;
     else if (reply->kind == REDIS_ERROR && strncmp(reply->text, "WRONGTYPE", 9) == 0)
@@ -275,14 +276,32 @@ static void segment_answered(void *arg, const struct redis_view *reply, uint32_t
         directory_answered(arg, reply, what);
 }
 
+static void expiry_answered(void *arg, const struct redis_view *reply, uint32_t what)
+{
+    struct directory *d = arg;
+
+    d->n_quiet--;
+    directory_answered(arg, reply, what);
+}
+
+/* Send a command whose answer nobody waits for. */
+static bool send_quietly(struct directory *d, int argc, const char *const *argv,
+                         const size_t *lengths, redis_link_reply *reply)
+{
+    bool is_sent = directory_send(d, argc, argv, lengths, reply, 0);
+
+    d->n_quiet += is_sent;
+    return is_sent;
+}
+
 static bool withdraw(struct directory *d, uint64_t id, const uint8_t key[DIRECTORY_SEGMENT_BYTES])
 {
     char name[KEY_BYTES_MAX], field[8];
     size_t n = directory_segment_key(d, name, key);
 
     directory_field(field, id);
-    return directory_send(d, 3, (const char *[]){"HDEL", name, field}, (size_t[]){4, n, 8},
-                          segment_answered, 0);
+    return send_quietly(d, 3, (const char *[]){"HDEL", name, field}, (size_t[]){4, n, 8},
+                        segment_answered);
 }
 
 static bool announce(struct directory *d, const struct directory_segment *s)
@@ -293,10 +312,10 @@ static bool announce(struct directory *d, const struct directory_segment *s)
     directory_field(field, d->id);
     size_t n_value = (size_t)snprintf(value, sizeof value, "%u", s->tier * 256u + s->n_blocks);
     size_t n_ttl = (size_t)snprintf(ttl, sizeof ttl, "%u", d->segment_ttl_s);
-    return directory_send(d, 4, (const char *[]){"HSET", name, field, value},
-                          (size_t[]){4, n, 8, n_value}, segment_answered, 0) &&
-           directory_send(d, 3, (const char *[]){"EXPIRE", name, ttl}, (size_t[]){6, n, n_ttl},
-                          directory_answered, 0);
+    return send_quietly(d, 4, (const char *[]){"HSET", name, field, value},
+                        (size_t[]){4, n, 8, n_value}, segment_answered) &&
+           send_quietly(d, 3, (const char *[]){"EXPIRE", name, ttl}, (size_t[]){6, n, n_ttl},
+                        expiry_answered);
 }
 
 uint32_t directory_announce(struct directory *d, const struct directory_segment *segments,
@@ -455,6 +474,11 @@ void directory_close(struct directory *d)
 int directory_fd(const struct directory *d)
 {
     return d->epoll;
+}
+
+bool directory_is_awaited(const struct directory *d)
+{
+    return d->state != STATE_UP || redis_link_n_pending(d->link) > d->n_quiet;
 }
 
 bool directory_is_up(const struct directory *d)

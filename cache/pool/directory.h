@@ -82,6 +82,9 @@ int directory_fd(const struct directory *d);
 /* Read and write what can be, notice timeouts, connect again. Call when the descriptor is readable
  * and at least every 100 ms. */
 void directory_progress(struct directory *d, uint64_t now_ns);
+/* Whether anything but answers to announcements is expected. If not, it is enough to call
+ * directory_progress() now and then, whether the descriptor is readable or not. */
+bool directory_is_awaited(const struct directory *d);
 bool directory_is_up(const struct directory *d);
 
 /* Write this instance's record, extend its life, and read the list of all. To be called about three

@@ -171,6 +171,7 @@ struct directory {
     uint64_t state_since, retry_at;
     bool was_waiting; /* for answers, at the last directory_progress() */
     uint64_t answered_at, n_answers;
+    uint32_t n_quiet; /* commands without an answer yet that nobody waits for: announcements */
 
     struct buf record; /* of this instance; empty before the first heartbeat */
     bool is_beating;   /* a heartbeat is under way */

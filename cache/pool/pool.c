@@ -184,12 +184,14 @@ static void publish(struct pool *p)
 }
 
 /* Sleep until something happens or is due. Other threads write wake_fd only while is_asleep is set,
- * so their queues are looked at once more after that. */
+ * so their queues are looked at once more after that. Answers to announcements wake nobody: Redis
+ * sends them for every batch of changes, and the next turn reads them all at once. */
 static void wait_for_work(struct pool *p)
 {
     struct pollfd fds[3] = {{.fd = p->wake_fd, .events = POLLIN},
                             {.fd = transport_fd(p->transport), .events = POLLIN},
                             {.fd = directory_fd(p->directory), .events = POLLIN}};
+    nfds_t n_fds = directory_is_awaited(p->directory) ? 3 : 2;
     uint64_t now = clock_now_ns(), ns = p->due_ns > now ? p->due_ns - now : 0, n;
     struct timespec timeout = {.tv_sec = (time_t)(ns / POOL_SECOND),
                                .tv_nsec = (long)(ns % POOL_SECOND)};
@@ -198,12 +200,26 @@ static void wait_for_work(struct pool *p)
     atomic_thread_fence(memory_order_seq_cst);
     if (spsc_is_empty(p->commands) && !pool_note_waits(p) &&
         (!p->attend_out || spsc_is_empty(p->attend_out)) && ns > 0)
-        (void)ppoll(fds, 3, &timeout, NULL);
+        (void)ppoll(fds, n_fds, &timeout, NULL);
     atomic_store(&p->is_asleep, false);
     if (fds[0].revents != 0) {
         ssize_t n_read = read(p->wake_fd, &n, sizeof n);
         (void)n_read; /* one read empties an eventfd */
     }
+}
+
+/* What has been posted and can wait is passed on with the next thing that cannot, or after
+ * SLEEP_NS. */
+static void wake_engine(struct pool *p)
+{
+    if (p->has_posted_later && p->posted_later_ns == 0)
+        p->posted_later_ns = p->now_ns + SLEEP_NS;
+    if (!p->has_posted && (!p->has_posted_later || p->now_ns < p->posted_later_ns))
+        return;
+    if (p->config.wake)
+        p->config.wake(p->config.wake_arg);
+    p->has_posted = p->has_posted_later = false;
+    p->posted_later_ns = 0;
 }
 
 static void *pool_main(void *arg)
@@ -224,9 +240,7 @@ static void *pool_main(void *arg)
         pool_note_turn(p);
         work(p);
         publish(p);
-        if (p->has_posted && p->config.wake)
-            p->config.wake(p->config.wake_arg);
-        p->has_posted = false;
+        wake_engine(p);
         if (!may_wait || n_events > 0 || p->is_busy)
             p->has_changed = true;
         else if (p->now_ns < p->alert_until_ns)

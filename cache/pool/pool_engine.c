@@ -8,18 +8,29 @@
 #include "base/clock.h"
 #include "cache/pool/pool_inner.h"
 
-/* Queues have room for every slot, so a push cannot fail. */
-static void post(struct pool *p, const struct pool_command *c)
+/* Post a command that can wait for the next turn of the pool thread, a few ms at most: waking a
+ * thread costs more than most commands. Queues have room for every slot, so a push cannot fail. */
+static void post_later(struct pool *p, const struct pool_command *c)
 {
     bool ok = spsc_push(p->commands, c);
 
     ASSERT(ok);
+}
+
+static void post(struct pool *p, const struct pool_command *c)
+{
+    post_later(p, c);
     pool_wake(p);
 }
 
 static void post_index(struct pool *p, enum pool_command_kind kind, uint32_t index)
 {
     post(p, &(struct pool_command){.kind = kind, .index = index});
+}
+
+static void post_index_later(struct pool *p, enum pool_command_kind kind, uint32_t index)
+{
+    post_later(p, &(struct pool_command){.kind = kind, .index = index});
 }
 
 void pool_register(struct pool *p, const void *base, uint64_t n_bytes)
@@ -51,7 +62,7 @@ bool pool_is_unregistered(const struct pool *p)
 void pool_set_load(struct pool *p, const struct pool_load *load)
 {
     if (spsc_room(p->commands) > POOL_N_COMMANDS / 2)
-        post(p, &(struct pool_command){.kind = POOL_LOAD, .load = *load});
+        post_later(p, &(struct pool_command){.kind = POOL_LOAD, .load = *load});
 }
 
 void pool_leave(struct pool *p)
@@ -117,7 +128,7 @@ enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out
 void pool_forget(struct pool *p, uint32_t ticket)
 {
     ASSERT(ticket < POOL_N_TICKETS);
-    post_index(p, POOL_FORGET, ticket);
+    post_index_later(p, POOL_FORGET, ticket);
 }
 
 enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at, void *const *to,
@@ -334,7 +345,7 @@ bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled)
         return false;
     l = &p->leases[*lease];
     *was_pulled = !l->is_copy && l->n_read == l->n_lent - l->n_there;
-    post_index(p, POOL_BACK, *lease);
+    post_index_later(p, POOL_BACK, *lease);
     return true;
 }
 

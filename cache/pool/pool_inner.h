@@ -167,6 +167,7 @@ struct pool_read_slot {
     const void *from[POOL_READ_MAX]; /* is_near */
     uint64_t sent_ns, head_ns;
     bool is_alone; /* the peer had no other read then */
+    bool is_out;   /* counted in the peer's n_reads_out */
     bool is_near;  /* set by the engine */
 };
 struct pool_read_done {
@@ -461,11 +462,13 @@ struct pool {
     uint32_t n_arenas;
 
     /* the pool thread's */
-    uint64_t now_ns, due_ns; /* the next deadline */
-    uint64_t round_due_ns;   /* the next one that the last round over the slots saw */
-    bool has_changed;        /* something happened since that round */
-    bool has_posted;         /* something for the engine */
-    bool is_busy;            /* something was begun: do not sleep yet */
+    uint64_t now_ns, due_ns;  /* the next deadline */
+    uint64_t round_due_ns;    /* the next one that the last round over the slots saw */
+    bool has_changed;         /* something happened since that round */
+    bool has_posted;          /* something for the engine */
+    bool has_posted_later;    /* the same, but it need not wake the engine at once */
+    uint64_t posted_later_ns; /* when the engine is woken for that; 0: not decided */
+    bool is_busy;             /* something was begun: do not sleep yet */
     uint64_t timers_ns, heartbeat_ns, announce_ns, roll_ns, publish_ns;
     struct pool_conn conns[POOL_N_CONNS];
     uint64_t n_leases_ever;
@@ -479,6 +482,7 @@ struct pool {
     uint64_t n_exported;               /* and its bytes; 0: none */
     bool is_revoking;                  /* pool_unregister() waits for peers to unmap it */
     uint64_t revoke_until_ns;
+    uint64_t left_until_ns; /* so long, peers whose connection was closed may still copy */
     uint64_t attend_memory_left;
     uint32_t n_attends_out;    /* given to the query thread */
     struct link attend_turns;  /* connections with queries that wait, by turn */

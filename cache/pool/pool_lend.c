@@ -41,7 +41,7 @@ static void end_lease(struct pool *p, struct pool_lease *l)
     p->live.n_lent -= l->n_lent - l->n_there;
     l->stage = POOL_LEASE_BACK;
     l->conn = POOL_NONE;
-    p->has_posted = true;
+    p->has_posted_later = true; /* its blocks may as well be evicted a little later */
     bool ok = spsc_push(p->returns, &no);
     ASSERT(ok);
 }

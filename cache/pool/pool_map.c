@@ -14,7 +14,8 @@
  * never one of an older version. The lender compares all of it.
  *
  * Mapped memory is used by tickets, and unmapped when its connection is closed or the lender says
- * so, and the engine has forgotten the last of them: then no copy is under way. */
+ * so, and the engine has forgotten the last of them: then no copy is under way. The lender does not
+ * hear of that once the connection is closed: its memory stays for pull_ms more. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -256,8 +257,11 @@ void pool_map_revoke(struct pool *p)
 
 void pool_map_timers(struct pool *p)
 {
-    bool is_mapped = false;
+    uint64_t until_ns = p->revoke_until_ns;
+    bool is_mapped = p->now_ns < p->left_until_ns && p->now_ns < until_ns;
 
+    if (is_mapped && p->left_until_ns < until_ns)
+        until_ns = p->left_until_ns;
     for (uint32_t i = 0; i < POOL_N_CONNS && p->is_revoking; i++) {
         if (p->conns[i].was_handed && p->now_ns >= p->revoke_until_ns)
             pool_conn_fail(p, i, true, "the peer does not unmap device memory");
@@ -267,7 +271,7 @@ void pool_map_timers(struct pool *p)
     if (!p->is_revoking)
         return;
     if (is_mapped)
-        pool_due(p, p->revoke_until_ns);
+        pool_due(p, until_ns);
     else
         end_revoke(p);
 }
@@ -282,6 +286,8 @@ void pool_map_closed(struct pool *p, uint32_t conn)
         m->is_over = true;
         unmap_unused(p, m);
     }
+    if (c->was_handed)
+        p->left_until_ns = p->now_ns + p->pull_ns;
     c->is_mapping = c->was_handed = c->reads_device = false;
     c->asked_memory = c->wants_memory = false;
 }

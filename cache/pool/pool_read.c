@@ -16,14 +16,22 @@ static uint64_t tag_of(const struct pool *p, const struct pool_read_slot *r)
 
 /* --- the end of a read --- */
 
+/* The peer has one read less under way. Closing a connection resets the count. */
+static void is_back(struct pool *p, struct pool_read_slot *r)
+{
+    struct pool_ticket *t = &p->tickets[r->ticket];
+
+    if (r->is_out && pool_conn_is_member(p, t->conn) && p->peers[t->peer].n_reads_out > 0)
+        p->peers[t->peer].n_reads_out--;
+    r->is_out = false;
+}
+
 static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
 {
     struct pool_ticket *t = &p->tickets[r->ticket];
     struct pool_read_done done = {.index = (uint32_t)(r - p->reads), .status = status};
 
-    if (r->stage != POOL_READ_FREE && r->stage != POOL_READ_WAITS &&
-        pool_conn_is_member(p, t->conn) && p->peers[t->peer].n_reads_out > 0)
-        p->peers[t->peer].n_reads_out--;
+    is_back(p, r);
     if (status == OK) {
         p->live.n_pulled_blocks += r->n;
         p->live.n_pulled_bytes += r->n * p->self.block_bytes;
@@ -51,8 +59,10 @@ static void end_read(struct pool *p, struct pool_read_slot *r, enum status statu
     struct pool_ticket *t = &p->tickets[r->ticket];
     bool is_open = t->conn != POOL_NONE && p->conns[t->conn].stage == POOL_CONN_MEMBER;
 
-    if (r->stage == POOL_READ_COPIES)
+    if (r->stage == POOL_READ_COPIES) {
+        is_back(p, r); /* the ticket may be lost before the copy ends */
         return;
+    }
     if (r->stage == POOL_READ_ARRIVES && is_open) {
         pool_conn_fail(p, t->conn, true, "a read takes too long");
         return;
@@ -107,6 +117,7 @@ static bool send_read(struct pool *p, struct pool_read_slot *r)
     }
     r->stage = POOL_READ_SENT;
     r->is_alone = peer->n_reads_out++ == 0;
+    r->is_out = true;
     r->sent_ns = clock_now_ns();
     return true;
 }

@@ -1,6 +1,7 @@
 /* kv_store.c - create, destroy, private blocks, poll. kv_store_inner.h lists the other files. */
 #include "cache/store/kv_store.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,9 @@
  * number of nodes in it. Most nodes have several blocks, so this is several times the number of
  * nodes that fit (replace.h says why that matters). */
 #define HISTORY_SHARE 0.5
+/* Bounds of store_set_pace(): a machine that stood still for a moment says nothing. */
+#define PACE_MIN 0.25
+#define PACE_MAX 16.0
 
 /* --- life --- */
 
@@ -151,6 +155,7 @@ enum status store_create(struct store **out, const struct cache_config *config,
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
     st->config = *config;
+    st->pace = 1;
     st->block_bytes = kv_block_bytes(&config->pool);
     st->memory_bytes = sizeof *st;
     s = init_store(st, tiers, pool, policy, why);
@@ -285,6 +290,35 @@ static bool remote_is_busy(const struct store_remote *r)
            r->at_leaving < r->n_leaving;
 }
 
+void store_set_pace(struct store *st, double pace)
+{
+    st->pace = fmin(fmax(pace, PACE_MIN), PACE_MAX);
+}
+
+/* Whether something is under way that nobody reports: blocks that have arrived are to be placed,
+ * copies of device memory run, paths are to be offered. */
+static bool remote_needs_polls(const struct store_remote *r)
+{
+    if (r->at_leaving < r->n_leaving || (r->near && r->slow.n_reading + r->n_asked > 0))
+        return true;
+    for (uint32_t i = 0; r->slow.n_reading > 0 && i < N_UNITS; i++)
+        if (r->slow.units[i].state == UNIT_READ)
+            return true;
+    return false;
+}
+
+/* The same of all tiers. */
+static bool needs_polls(const struct store *st)
+{
+    return st->lists_events || st->n_moves_over < st->n_moves_begun ||
+           (st->disk && disk_is_busy(st->disk)) || (st->remote && remote_needs_polls(st->remote));
+}
+
+bool store_awaits_pool_only(const struct store *st)
+{
+    return st->remote && !needs_polls(st);
+}
+
 bool store_poll(struct store *st, uint64_t now_ns)
 {
     st->now_ns = now_ns;
@@ -298,6 +332,6 @@ bool store_poll(struct store *st, uint64_t now_ns)
     forget_orphans(st);
     end_holds(st, now_ns);
     refresh_sessions(st);
-    return poll_events(st) || st->n_moves_over < st->n_moves_begun ||
-           (st->disk && disk_is_busy(st->disk)) || (st->remote && remote_is_busy(st->remote));
+    st->lists_events = poll_events(st);
+    return needs_polls(st) || (st->remote && remote_is_busy(st->remote));
 }

@@ -307,6 +307,10 @@ uint32_t store_forget(struct store *st, const struct kv_key *first);
 
 /* Returns true while moves are under way. */
 bool store_poll(struct store *st, uint64_t now_ns);
+/* As cache_set_pace(). */
+void store_set_pace(struct store *st, double pace);
+/* Whether all that is under way is at other instances, which report what ends. */
+bool store_awaits_pool_only(const struct store *st);
 void store_reset(struct store *st);
 /* Forget what lies in memory only, and begin no more reads and loans until store_wake(). Writes to
  * disk that are under way end first. No sequence holds blocks. True: all blocks in memory are

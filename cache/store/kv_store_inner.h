@@ -126,6 +126,7 @@ struct store {
     const void *load_first;      /* the first of the waiting requests: store_load_first() */
     uint32_t n_private;
     uint64_t now_ns;
+    double pace; /* store_set_pace() */
 
     struct store_listing listings[STORE_N_LISTINGS];
     struct ktree *tree;
@@ -154,6 +155,7 @@ struct store {
     bool sleeps;               /* store_sleep() */
     uint64_t sleep_ns;         /* of its first call */
     bool is_ahead;             /* moves are counted as made ahead, not on demand */
+    bool lists_events;         /* poll_events() has more to do */
 
     uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;
     uint64_t n_expected_lost, n_expected_out;
@@ -167,6 +169,15 @@ struct store {
 /* Fill in the bases of st->pools: the device tier has memory, perhaps at new addresses. In
  * kv_store.c. */
 void store_find_pools(struct store *st);
+
+/* The time to compute n_new tokens behind n_cached ones at the pace of the last steps, which reading
+ * them is compared with; 0 where the cache knows no times. */
+static inline double compute_time(const struct store *st, uint32_t n_cached, uint32_t n_new)
+{
+    return st->config.seconds && n_new > 0
+               ? st->pace * st->config.seconds(st->config.seconds_arg, n_cached, n_new)
+               : 0;
+}
 
 static inline struct tier *device_tier(const struct store *st)
 {

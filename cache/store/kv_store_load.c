@@ -462,7 +462,7 @@ static double compute_seconds(const struct store *st, uint32_t end, uint32_t beg
 {
     const struct node_info *a = &st->info[st->path[begin - 1]], *b = &st->info[st->path[end]];
 
-    return st->config.seconds(st->config.seconds_arg, a->pos0, b->pos0 + b->n_tokens - a->pos0);
+    return compute_time(st, a->pos0, b->pos0 + b->n_tokens - a->pos0);
 }
 
 /* Remove from the listed nodes path[*end, n) those at the end that are expected to be computed

@@ -62,13 +62,6 @@ static double evict_seconds(const struct store *st, uint32_t n)
     return EVICTED_USED_SHARE * bytes * replace_usual_cost(st->policy, order_of(st, to));
 }
 
-static double compute_seconds_of(const struct store *st, uint32_t n_cached, uint32_t n_new)
-{
-    return st->config.seconds && n_new > 0
-               ? st->config.seconds(st->config.seconds_arg, n_cached, n_new)
-               : 0;
-}
-
 bool store_is_query_best(const struct store *st, uint32_t lookup, const struct store_query *q)
 {
     const struct pool_found *found = &st->remote->lookups[lookup].found;
@@ -83,10 +76,9 @@ bool store_is_query_best(const struct store *st, uint32_t lookup, const struct s
                             .n_prompt_rows = q->n_prompt_rows,
                             .n_output_rows = q->n_output_rows,
                             .n_rows_max = store_query_rows(st, q->n_segments),
-                            .lost_s = q->is_of_session ? compute_seconds_of(st, end, n_rows) : 0,
-                            .compute_s = st->config.seconds
-                                             ? compute_seconds_of(st, q->pos0, q->n_tokens)
-                                             : (double)INFINITY};
+                            .lost_s = q->is_of_session ? compute_time(st, end, n_rows) : 0,
+                            .compute_s = st->config.seconds ? compute_time(st, q->pos0, q->n_tokens)
+                                                            : (double)INFINITY};
 
     return c.n_rows_max > 0 && query_is_best(&c);
 }
@@ -135,7 +127,7 @@ uint32_t store_n_queriers(const struct store *st)
 
 void store_note_queried(struct store *st, uint32_t pos0, uint32_t n_tokens)
 {
-    double saved_s = st->config.seconds ? compute_seconds_of(st, pos0, n_tokens) : n_tokens;
+    double saved_s = st->config.seconds ? compute_time(st, pos0, n_tokens) : n_tokens;
 
     st->saved_s += saved_s;
     st->tier[CACHE_REMOTE].saved_s += saved_s;

@@ -420,8 +420,7 @@ static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
     if (n_tokens == 0)
         return false;
     bool is_worth = !st->config.seconds || st->config.remote.query == CACHE_QUERY_ALWAYS ||
-                    n_delayed * st->config.seconds(st->config.seconds_arg,
-                                                   store_match_tokens(st, m), n_tokens) >
+                    n_delayed * compute_time(st, store_match_tokens(st, m), n_tokens) >
                         r->lookup_s + r->latency_s - wait_s;
     r->n_left_out = is_worth || r->n_left_out == LEFT_OUT_MAX ? 0 : r->n_left_out + 1;
     return r->n_left_out == 0;
@@ -441,8 +440,8 @@ static uint64_t disk_ns_of(const struct store *st, const struct lookup *l, uint3
         return UINT64_MAX;
     for (uint32_t i = l->n_local; i < l->n; i++)
         n_tokens += l->meta[i].n_tokens;
-    s = ask->n_delayed * st->config.seconds(st->config.seconds_arg, at_token, n_tokens) +
-        ask->wait_s - r->latency_s - bytes * r->s_per_byte;
+    s = ask->n_delayed * compute_time(st, at_token, n_tokens) + ask->wait_s - r->latency_s -
+        bytes * r->s_per_byte;
     return s > 0 ? (uint64_t)(s * 1e9) : 0;
 }
 

@@ -177,8 +177,6 @@ uint64_t tier_extent_bytes(const struct tier *t);
  * that none was counted before. Returns their number. */
 uint32_t tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids);
 
-/* --- opening --- */
-
 /* --- the device memory of other processes (CUDA IPC) --- */
 
 struct tier_near;
@@ -187,8 +185,9 @@ struct tier_near;
 /* Buffers in device memory, and jobs that copy and compute CRC32Cs. ERR_NOMEM. */
 NODISCARD enum status tier_near_open(struct tier_near **out, struct device *device,
                                      uint64_t block_bytes);
-void tier_near_close(struct tier_near *n); /* NULL is fine; waits for the jobs */
-void tier_near_wait(struct tier_near *n);  /* the same without closing */
+uint64_t tier_near_device_bytes(uint64_t block_bytes); /* that tier_near_open() takes */
+void tier_near_close(struct tier_near *n);             /* NULL is fine; waits for the jobs */
+void tier_near_wait(struct tier_near *n);              /* the same without closing */
 bool tier_near_stage(struct tier_near *n, void **buffers, uint32_t n_buffers);
 void tier_near_unstage(struct tier_near *n, void *buffer);
 bool tier_near_has(const struct tier_near *n, const void *buffer); /* NULL: false */
@@ -200,6 +199,8 @@ NODISCARD enum status tier_near_sum(struct tier_near *n, const struct tier *t,
                                     const uint32_t *blocks, uint32_t n_blocks, uint32_t *job);
 /* Whether the job is over: then *status and sums [n_blocks] are set, and the job is gone. */
 bool tier_near_end(struct tier_near *n, uint32_t job, enum status *status, uint32_t *sums);
+
+/* --- opening --- */
 
 struct tier_device_config {
     struct device_group group; /* each device has an equal part of each block; one device where the

@@ -169,9 +169,18 @@ void tier_near_close(struct tier_near *n)
     free(n);
 }
 
+static size_t sums_bytes(void)
+{
+    return (size_t)N_JOBS * TIER_SUMS_MAX * sizeof(uint32_t);
+}
+
+uint64_t tier_near_device_bytes(uint64_t block_bytes)
+{
+    return N_BUFFERS * block_bytes + sums_bytes();
+}
+
 static enum status allocate(struct tier_near *n)
 {
-    size_t sums_bytes = (size_t)N_JOBS * TIER_SUMS_MAX * sizeof *n->sums;
     enum status s = device_event_create(n->device, &n->compute_done);
 
     for (uint32_t i = 0; i < N_JOBS && s == OK; i++)
@@ -179,8 +188,8 @@ static enum status allocate(struct tier_near *n)
     if (s != OK)
         return s;
     n->staging = device_alloc(n->device, N_BUFFERS * n->block_bytes);
-    n->sums = device_alloc(n->device, sums_bytes);
-    n->host_sums = device_alloc_pinned(n->device, sums_bytes);
+    n->sums = device_alloc(n->device, sums_bytes());
+    n->host_sums = device_alloc_pinned(n->device, sums_bytes());
     if (!n->staging || !n->sums || !n->host_sums)
         return ERR_NOMEM;
     for (uint32_t i = N_BUFFERS; i-- > 0;)

@@ -276,7 +276,10 @@ static void parse_arguments(struct ctl_options *o, int argc, char **argv)
 
 int ctl_fail(const struct ctl_options *o, const struct tarn_answer *a)
 {
-    fprintf(stderr, "tarnctl: %s: %s", tarn_error_name(a->error), a->message);
+    if (a->http_status >= 400)
+        fprintf(stderr, "tarnctl: the server answered %d: %s", a->http_status, a->message);
+    else
+        fprintf(stderr, "tarnctl: %s: %s", tarn_error_name(a->error), a->message);
     if (a->code[0])
         fprintf(stderr, " (%s)", a->code);
     if (a->http_status == 401)

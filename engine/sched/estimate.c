@@ -564,7 +564,7 @@ void estimator_note_step(struct estimator *m, double expected_s, double actual_s
     m->taken_s = m->taken_s * kept + actual_s;
 }
 
-static double pace(const struct estimator *m)
+double estimator_pace(const struct estimator *m)
 {
     return m->expected_s > 0 ? m->taken_s / m->expected_s : 1;
 }
@@ -666,8 +666,8 @@ static void predict(struct estimator *m, uint32_t slot, double waited_s, double 
     out->waits = out->n_before >= s->config.n_running_max;
     out->group = group_of(m, slot, out->n_before);
     run_to_first(&w);
-    out->raw_ttft_s = w.now_s * pace(m);
-    out->raw_e2e_s = (shares ? shared_end(&w, slot) : run_to_end(&w)) * pace(m);
+    out->raw_ttft_s = w.now_s * estimator_pace(m);
+    out->raw_e2e_s = (shares ? shared_end(&w, slot) : run_to_end(&w)) * estimator_pace(m);
     struct estimate_factors ttft =
         factors_of(correction(&m->ttft_of[out->group], &m->ttft[out->waits]));
     struct estimate_factors e2e =

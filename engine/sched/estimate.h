@@ -79,6 +79,8 @@ void estimate_request(struct estimator *m, uint32_t slot, const struct sched_req
 /* A step took actual_s seconds, and the cost model expected expected_s. Predictions follow the
  * speed of the last second of steps: other load makes a machine slower for a while. */
 void estimator_note_step(struct estimator *m, double expected_s, double actual_s);
+/* The time that the last second of steps took over the expected one; 1 before the first step. */
+double estimator_pace(const struct estimator *m);
 /* Correct later predictions by what a predicted request got, in seconds since its submission.
  * Return the relative error |predicted - actual| / actual. */
 double estimator_note_ttft(struct estimator *m, const struct estimate *e, double actual_s);

@@ -13,6 +13,7 @@
 #define TARN_KERNELS_CPU_ATTN_KERNEL_H
 
 #include "kernels/cpu/attn.h"
+#include "kernels/cpu/attn_load.h"
 
 /* A group of queries on one segment. */
 struct attn_group {
@@ -102,117 +103,20 @@ ALWAYS_INLINE void attn_fetch(const unsigned char *w, size_t n_bytes, ptrdiff_t 
         fetch_lines(w, n_bytes, ahead);
 }
 
-/* Whether KV of a type is multiplied by the instruction for pairs of bf16 numbers. Queries and
- * probabilities are rounded to bf16 then, and stored in pairs: a word of 32 bits takes the place of
- * two floats. Cores with AMX have the instruction at half the rate of floats, so the vector kernel
- * of that variant does not use it. */
-#if defined(HAVE_BF16_DOT) && !defined(HAVE_AMX)
-#define ATTN_HAVE_DOT 1
-#else
-#define ATTN_HAVE_DOT 0
-#endif
-ALWAYS_INLINE bool attn_is_dot(enum dtype t)
-{
-    return ATTN_HAVE_DOT && t == DTYPE_BF16;
-}
-
-/* Index of the float, or of the word of a pair, that has the i-th dimension or probability. */
-ALWAYS_INLINE uint32_t attn_index(enum dtype t, uint32_t i)
-{
-    return attn_is_dot(t) ? i / 2 : i;
-}
-
-/* acc + a * w; of pairs, acc + both products. */
-ALWAYS_INLINE vf attn_fma(enum dtype t, vf a, vf w, vf acc)
-{
-#if ATTN_HAVE_DOT
-    if (attn_is_dot(t))
-        return v_dot_bf16(acc, a, w);
-#endif
-    (void)t;
-    return v_fma(a, w, acc);
-}
-
-/* Bytes of one element of a row of K or V in memory; in bf16 a row consists of pairs. */
-ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
-{
-    if (kv_dtype_is_scaled(t))
-        return 1;
-    return t == DTYPE_F16 ? 2 : 4;
-}
-
 /* The scales of K (v = 0) or V (v = 1) of block i of the segment. */
 static const float *attn_scales(const struct attn_group *g, int v, uint32_t i)
 {
     return (const float *)(const void *)(attn_block(g, v, i) + g->task->job->scales_at);
 }
 
-/* F8 is read as f16 with 4 bits of exponent less, which makes every number 2^8 times too small;
- * queries and probabilities are multiplied by 2^8 instead. Both are exact, so that sums of products
- * have the bits of the numbers themselves. */
-ALWAYS_INLINE float attn_unit(enum dtype t)
+/* Prefetch the scales of a block. Those of its keys are read at the end of a walk over them, and
+ * those of its values in between: no walk comes by there early enough. */
+ALWAYS_INLINE void attn_fetch_scales(const struct attn_group *g, uint32_t block)
 {
-    return t == DTYPE_F8 ? 256.0f : 1.0f;
-}
+    const size_t bytes = KV_BLOCK_TOKENS * sizeof(float);
 
-/* VW elements of KV of one byte as floats, without their scale, in units of attn_unit(). */
-ALWAYS_INLINE vf attn_load_byte(enum dtype t, const void *p)
-{
-#if defined(__AVX512F__)
-    if (t == DTYPE_F8) {
-        __m256i w = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(p)), 7);
-
-        return v_from_f16((vh)_mm256_and_si256(w, _mm256_set1_epi16((short)0xbfff)));
-    }
-#elif defined(__AVX2__)
-    if (t == DTYPE_F8) {
-        __m128i w = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(p)), 7);
-
-        return v_from_f16((vh)_mm_and_si128(w, _mm_set1_epi16((short)0xbfff)));
-    }
-#endif
-    return t == DTYPE_F8 ? v_load_byte(t, p) * (1 / attn_unit(t)) : v_load_byte(t, p);
-}
-
-/* VW elements of a row at w as floats, of which n exist if `part` is set. */
-ALWAYS_INLINE vf attn_load(enum dtype t, bool part, const unsigned char *w, int32_t n)
-{
-    if (!part || n >= VW)
-        return kv_dtype_is_scaled(t) ? attn_load_byte(t, w) : v_load_as(t, w);
-    if (n <= 0)
-        return v_set1(0);
-    if (!kv_dtype_is_scaled(t))
-        return v_load_as_n(t, w, (uint32_t)n);
-    unsigned char b[VW] = {0};
-
-    memcpy(b, w, (size_t)n);
-    return attn_load_byte(t, b);
-}
-
-/* The same for a row; of bf16, where a row consists of pairs, both; of words of pairs the word, in
- * *even. */
-ALWAYS_INLINE void attn_load2(vf *even, vf *odd, enum dtype t, bool part, const unsigned char *w,
-                              int32_t n)
-{
-    const float *at = (const float *)(const void *)w;
-
-    if (t != DTYPE_BF16) {
-        *even = attn_load(t, part, w, n);
-        return;
-    }
-    vu pair = (vu)(!part || n >= VW ? v_load(at) : n <= 0 ? v_set1(0) : v_load_n(at, (uint32_t)n));
-    if (attn_is_dot(t)) {
-        *even = (vf)pair;
-        return;
-    }
-    *even = (vf)(pair << 16);
-    *odd = (vf)(pair & 0xffff0000u);
-}
-
-/* The lower (0) or upper half of each word, with 0 in the other. */
-ALWAYS_INLINE vf attn_half(vf words, int which)
-{
-    return (vf)((vu)words & (which ? 0xffff0000u : 0xffffu));
+    fetch_lines((const unsigned char *)attn_scales(g, 0, block), bytes, 0);
+    fetch_lines_l2((const unsigned char *)attn_scales(g, 1, block), bytes);
 }
 
 /* Return v, computed before whatever is written behind this call. Otherwise the compiler loads the
@@ -275,9 +179,10 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
 {
     const int nc = nb * nv, nh = side ? nb : 1;
     const bool few = n_rows <= ATTN_FEW_ROWS;
-    const size_t bytes = attn_col_bytes(t), step = KV_BLOCK_TOKENS * bytes;
+    const size_t bytes = attn_col_bytes(t), row = KV_BLOCK_TOKENS * bytes;
+    const size_t step = row * attn_step_rows(t);
     const uint32_t dim = x.g->task->job->dim;
-    const uint32_t per_step = t == DTYPE_BF16 ? 2 : 1, per_word = attn_is_dot(t) ? 2 : 1;
+    const uint32_t per_step = attn_per_step(t), per_word = attn_is_dot(t) ? 2 : 1;
     const unsigned char *k[ATTN_COLS_MAX];
     ptrdiff_t ahead[ATTN_COLS_MAX];
     const float *a[ATTN_COLS_MAX];
@@ -290,6 +195,8 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
         a[b] = x.g[at].q;
         k[b] = attn_block(&x.g[at], 0, block) + x.col * bytes;
         ahead[b] = attn_ahead(x.g, x.n, at, 0, block, attn_distance(n_rows));
+        if (kv_dtype_is_scaled(t))
+            attn_fetch_scales(&x.g[at], block);
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
@@ -301,7 +208,7 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
         UNROLL
         for (int b = 0; b < nb; b++)
             if (ahead[b])
-                attn_fetch(k[b], (size_t)nv * VW * bytes, ahead[b], n_rows);
+                attn_fetch(k[b], (size_t)nv * VW * bytes * attn_step_rows(t), ahead[b], n_rows);
         UNROLL
         for (int h = 0; few && h < nh; h++) {
             attn_broadcast(b0[h], n_rows, a[h], 1);
@@ -310,7 +217,8 @@ KERNEL_BODY void attn_scores_of(struct attn_reads x, enum dtype t, int n_rows, i
         }
         UNROLL
         for (int i = 0; i < nc; i++) {
-            attn_load2(&w[0][i], &w[1][i], t, false, k[i / nv] + (size_t)(i % nv) * VW * bytes, VW);
+            attn_load_step(&w[0][i], &w[1][i], t, false, i,
+                           k[i / nv] + (size_t)(i % nv) * VW * bytes, row, VW);
             if (attn_is_dot(t) && d + 1 == dim)
                 w[0][i] = attn_half(w[0][i], 0);
             if (few)
@@ -349,7 +257,8 @@ ALWAYS_INLINE void attn_scores_block(struct attn_reads x, enum dtype t, int n_ro
     uint32_t n = min_u32(x.g->n_any - x.block * KV_BLOCK_TOKENS, KV_BLOCK_TOKENS);
 
     for (x.col = 0; x.col < n; x.col += (uint32_t)nv * VW) {
-        if (n_rows == ROWS_MAX && nv > 1 && n - x.col <= (uint32_t)nv / 2 * VW)
+        if (n_rows == ROWS_MAX && nv > 1 && !attn_is_byte_dot(t) &&
+            n - x.col <= (uint32_t)nv / 2 * VW)
             attn_scores_of(x, t, n_rows, 1, nv / 2, false);
         else
             attn_scores_of(x, t, n_rows, 1, nv, false);
@@ -466,6 +375,9 @@ KERNEL_BODY float attn_softmax(const struct attn_group *g, enum dtype t, float *
         if (kv_dtype_is_scaled(t))
             e *=
                 v_load(attn_scales(g, 1, j / KV_BLOCK_TOKENS) + j % KV_BLOCK_TOKENS) * attn_unit(t);
+        if (attn_is_byte_dot(t)) /* the scale of a hidden value may be NaN */
+            e = v_select(v_below((int32_t)(n_keys - j)) & ~v_below((int32_t)first - (int32_t)j), e,
+                         v_set1(0));
         attn_store_probabilities(t, score, j, e);
     }
     return v_sum(sum);
@@ -486,8 +398,8 @@ static void attn_cap_scores(const struct attn_group *g, uint32_t row)
  * that count; p is the probability of the first, or the word with it. The other half of that word
  * is 0, because its key is not visible; V may hold anything there. */
 ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows, int nc,
-                                    const float *p, const unsigned char *w, int32_t n_cols,
-                                    int from, int n)
+                                    const float *p, const unsigned char *w, size_t next,
+                                    int32_t n_cols, int from, int n)
 {
     const bool few = n_rows <= ATTN_FEW_ROWS, dot = attn_is_dot(t);
     const bool even = from == 0 || dot, odd = from + n > 1 && !dot;
@@ -500,8 +412,8 @@ ALWAYS_INLINE void attn_values_step(vf *acc, enum dtype t, bool part, int n_rows
         attn_broadcast(b1, n_rows, p1, KV_SEGMENT_TOKENS_MAX);
     UNROLL
     for (int i = 0; i < nc; i++) {
-        attn_load2(&v[0][i], &v[1][i], t, part, w + (size_t)i * VW * attn_col_bytes(t),
-                   n_cols - i * VW);
+        attn_load_step(&v[0][i], &v[1][i], t, part, i, w + (size_t)i * VW * attn_col_bytes(t), next,
+                       n_cols - i * VW);
         if (dot && n == 1)
             v[0][i] = attn_half(v[0][i], from);
         if (few && even)
@@ -529,8 +441,9 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
                                   uint32_t end, uint32_t col)
 {
     const struct attn_job *job = g->task->job;
-    const uint32_t per_row = t == DTYPE_BF16 ? 2 : 1;
-    const size_t bytes = attn_col_bytes(t), stride = job->dim * bytes;
+    const uint32_t per_row = attn_per_step(t);
+    const size_t bytes = attn_col_bytes(t), next = job->dim * bytes;
+    const size_t stride = next * attn_step_rows(t);
     const size_t width = (size_t)nc * VW * bytes, left = col * bytes;
     const int32_t n_cols = (int32_t)(job->dim - col);
     float *tile = g->task->mem->tile + (size_t)row * job->dim_padded + col;
@@ -546,7 +459,7 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
         acc[i] = begin == 0 ? v_set1(0)
                             : v_load(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW);
     if (j % per_row) { /* only a window or a row's own keys begin in the middle of a pair */
-        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, n_cols, 1, 1);
+        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, next, n_cols, 1, 1);
         j++;
         w += stride;
     }
@@ -555,14 +468,15 @@ KERNEL_BODY void attn_values_cols(const struct attn_group *g, enum dtype t, bool
             w = at->w[j / KV_BLOCK_TOKENS] + left;
             ahead = at->ahead[j / KV_BLOCK_TOKENS];
         }
-        attn_fetch(w, width, ahead, n_rows);
-        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, n_cols, 0,
+        for (size_t r = 0; r < attn_step_rows(t); r++)
+            attn_fetch(w + r * next, width, ahead, n_rows);
+        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, next, n_cols, 0,
                          (int)per_row);
     }
     if (per_row > 1 && j < end) {
         if (j % KV_BLOCK_TOKENS == 0)
             w = at->w[j / KV_BLOCK_TOKENS] + left;
-        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, n_cols, 0, 1);
+        attn_values_step(acc, t, part, n_rows, nc, p + attn_index(t, j), w, next, n_cols, 0, 1);
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)

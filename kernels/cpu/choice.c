@@ -261,6 +261,16 @@ static enum status write_key(struct buf *out, const struct device_config *config
     return s;
 }
 
+/* The file of these settings: a server with others must not take the place of its choice. */
+static bool write_path(char path[PATH_MAX], const struct device_config *config, uint32_t n_threads)
+{
+    int n = snprintf(path, PATH_MAX, "%s/kernels-%u-%u-%u-%u-%s.txt", config->measure_dir,
+                     (unsigned)config->weights, config->weights_group, (unsigned)config->kv,
+                     n_threads, config->cpu_variant ? config->cpu_variant : "auto");
+
+    return n > 0 && n < PATH_MAX;
+}
+
 /* The whole text of a file with this choice. */
 static enum status write_choice(struct buf *out, const struct buf *key, const struct cpu_choice *c)
 {
@@ -309,6 +319,17 @@ static void save(const struct cpu_choice *c, const char *path, const struct buf 
     buf_fini(&why);
 }
 
+/* Measure what the configuration does not name. */
+static void measure(struct cpu_choice *c, const struct device_config *config, uint32_t n_threads,
+                    struct buf *words)
+{
+    if (!config->cpu_variant)
+        measure_variants(c, config, words);
+    measure_fetch(c, config, n_threads, words);
+}
+
+/* A process that starts at the same time waits, and then finds the choice of this one: instances
+ * with other kernels than each other's could not share KV. */
 void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint32_t n_threads)
 {
     char path[PATH_MAX] = "";
@@ -318,16 +339,14 @@ void cpu_measure(struct cpu_choice *c, const struct device_config *config, uint3
     buf_init(&key, 1024);
     buf_init(&words, 1024);
     kept = config->measure_dir && write_key(&key, config, n_threads) == OK &&
-           (size_t)snprintf(path, sizeof path, "%s/kernels-%u-%u.txt", config->measure_dir,
-                            (unsigned)config->weights, config->weights_group) < sizeof path;
+           write_path(path, config, n_threads);
+    int lock = kept ? save_lock_dir(config->measure_dir) : -1;
     loaded = kept && load(c, path, &key);
-    if (!loaded) {
-        if (!config->cpu_variant)
-            measure_variants(c, config, &words);
-        measure_fetch(c, config, n_threads, &words);
-        if (kept)
-            save(c, path, &key);
-    }
+    if (!loaded)
+        measure(c, config, n_threads, &words);
+    if (kept && !loaded)
+        save(c, path, &key);
+    save_unlock_dir(lock);
     log_event(LOG_INFO, "kernels chosen", "variant=%s prefetch=%s source=%s measured=\"%s\"",
               c->variant->name, fetch_names[c->fetch],
               loaded                ? "file"

@@ -1,4 +1,4 @@
-/* cpu_avx512bf16.c - the CPU kernels compiled for AVX-512 with VNNI and BF16.
+/* cpu_avx512bf16.c - the CPU kernels compiled for AVX-512 with VNNI, BF16 and VBMI.
  * kernels/CMakeLists.txt sets the flags. */
 #define CPU_NAME "cpu-avx512bf16"
 #define CPU_OPS cpu_ops_avx512bf16

@@ -9,7 +9,7 @@ extern const struct ops CPU_OPS;
 
 const struct ops CPU_OPS = {
     .name = CPU_NAME,
-    .version = ATTN_HAVE_DOT ? 4 : 3,
+    .version = ATTN_HAVE_DOT ? 5 : 3,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .gemm = gemm,

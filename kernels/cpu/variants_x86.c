@@ -27,7 +27,8 @@ static bool avx512_supported(void)
 
 static bool avx512bf16_supported(void)
 {
-    return avx512_supported() && __builtin_cpu_supports("avx512bf16");
+    return avx512_supported() && __builtin_cpu_supports("avx512bf16") &&
+           __builtin_cpu_supports("avx512vbmi");
 }
 
 /* Ask Linux for the tiles' 8 KB of state, which a process gets only on request. Threads inherit the

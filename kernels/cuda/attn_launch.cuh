@@ -5,9 +5,12 @@
  *   attn_decode   sequences of one row: segments in parallel, then a combine kernel
  *   attn_prefill  all other sequences: a block of rows walks over the segments; where there are few
  *                 blocks, each walks one group of segments, and a second kernel joins the groups
+ *   attn_wgmma    of these the ones with many rows, on Hopper's own matrix instructions, where
+ *                 attn_choice.cu chose them
  *
- * The last two do the same arithmetic (attn_tile.cuh). On the device, attn_is_split() decides which
- * of them takes a sequence; the host only omits launches that no sequence needs.
+ * attn_decode and attn_prefill do the same arithmetic (attn_tile.cuh); attn_wgmma has other bits.
+ * On the device, attn_is_split() and attn_is_wide() decide which of them takes a sequence; the host
+ * only omits launches that no sequence needs.
  *
  * Owns    nothing.
  * Thread  as ops.h.
@@ -27,6 +30,7 @@ struct attn_job {
     uint32_t n_partial_segs;
     uint32_t n_groups;       /* attn_prefill: of the longest sequence; 0: a block walks all */
     uint32_t n_shared;       /* query heads per KV head */
+    bool has_wide;           /* attn_wgmma takes what attn_is_wide() says */
 };
 
 /* A query is one head of one row. The queries of all heads that share a KV head are computed
@@ -40,6 +44,16 @@ static __device__ __forceinline__ bool attn_is_split(const struct attn_seq &seq,
                                                      uint32_t n_partial_segs)
 {
     return seq.n_rows == 1 && seq.seg0 + (size_t)seq.n_segs <= n_partial_segs;
+}
+
+/* Queries of a block of attn_wgmma, and the fewest of a sequence that it takes. */
+#define ATTN_WIDE_QUERIES 128
+
+/* Whether attn_wgmma takes the sequence. The rows of this call decide, not those of the batch. */
+static __device__ __forceinline__ bool attn_is_wide(const struct attn_seq &seq,
+                                                    const struct attn_job &job)
+{
+    return job.has_wide && (uint64_t)seq.n_rows * job.n_shared >= ATTN_WIDE_QUERIES;
 }
 
 /* Find the last of n sequences that starts at x or before. start(seq, i) ascends, and that of the
@@ -71,9 +85,21 @@ static __device__ __forceinline__ float2 *attn_partial_ml(const struct attn_job 
     return reinterpret_cast<float2 *>(job.partials + n_o) + slot * p.n_heads + head;
 }
 
+/* The op. */
+enum status attention_of(struct cuda_context *c, cudaStream_t stream,
+                         const struct attention_params *p);
 enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct attention_params *p);
 enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
+/* Called by attn_prefill, with n_groups set. */
+enum status attn_wgmma(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
+/* Load the kernel of a head size, on compute capability 9.0 only. */
+cudaError_t attn_wgmma_prepare(uint32_t head_dim);
+/* Whether there is one for KV of this type. */
+static inline bool attn_wgmma_exists(enum dtype kv, uint32_t head_dim)
+{
+    return kv == DTYPE_BF16 && (head_dim == 64 || head_dim == 128);
+}
 
 /* fn<DIM, TYPE> for each head size with tensor-core kernels: of bf16, of f16, and of a type of one
  * byte. attn_launch.cu knows these sizes too. */

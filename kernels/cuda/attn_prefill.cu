@@ -13,8 +13,7 @@
  * A few queries behind a long context make few blocks. Then each block walks one group and writes
  * its state as a partial result, and attn_groups_kernel joins the groups in order. */
 #include "base/check.h"
-#include "kernels/cuda/attn_launch.cuh"
-#include "kernels/cuda/attn_tile.cuh"
+#include "kernels/cuda/attn_walk.cuh"
 #include "kernels/cuda/rounded.cuh"
 
 #define N_WARPS 4
@@ -48,75 +47,6 @@ template <int DIM>
 static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
 {
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
-}
-
-/* Where a block's queries are, and what its walk covers. In shared memory, because registers are
- * scarce. */
-struct place {
-    uint32_t seq;
-    uint32_t block0;    /* its first query */
-    uint32_t first_pos; /* of its rows */
-    uint32_t last_pos;
-    uint32_t end;       /* of the segments, numbered over the batch */
-};
-
-/* The walk over the tiles of a sequence that some row of a block sees. The struct has indices only,
- * and each step reads the segment again. */
-struct walk {
-    uint32_t index; /* segment, numbered over the batch */
-    uint32_t token0;
-};
-
-static __device__ __forceinline__ bool walk_ended(const struct walk &w, const struct place &place)
-{
-    return w.index >= place.end;
-}
-
-/* Stop at this tile or at the next one that is seen. */
-static __device__ __forceinline__ void walk_settle(struct walk *w, const struct attention_params &p,
-                                                   const struct place &place)
-{
-    uint32_t first_key = attn_first_key(p.window, place.first_pos);
-
-    while (!walk_ended(*w, place)) {
-        const struct attn_segment seg = p.segments[w->index];
-
-        if (w->token0 >= seg.n_tokens) {
-            w->token0 = 0;
-            w->index++;
-        } else if (seg.pos0 + w->token0 > place.last_pos) {
-            w->index = place.end;
-        } else if (seg.pos0 + attn_min(w->token0 + ATTN_TILE, seg.n_tokens) > first_key) {
-            return;
-        } else {
-            w->token0 += ATTN_TILE;
-        }
-    }
-}
-
-/* Start the walk of queries block0 to block0 + 63: over one group if groups are split. Sets the
- * rest of the place. */
-static __device__ __forceinline__ struct walk walk_start(const struct attn_job &job,
-                                                         const struct attn_seq &seq,
-                                                         struct place *place)
-{
-    const struct attention_params &p = job.p;
-    uint32_t last = attn_min(place->block0 + BLOCK_QUERIES, seq.n_rows * job.n_shared) - 1;
-    struct walk w = {seq.seg0, 0};
-
-    place->first_pos = seq.pos0 + place->block0 / job.n_shared;
-    place->last_pos = seq.pos0 + last / job.n_shared;
-    place->end = seq.seg0 + seq.n_segs;
-    w.index += attn_first_segment(p.segments + seq.seg0, seq.n_segs,
-                                  attn_first_key(p.window, place->first_pos));
-    if (job.n_groups > 0) {
-        uint32_t first = seq.seg0 + blockIdx.z * ATTN_GROUP_SEGMENTS;
-
-        w.index = w.index > first ? w.index : first;
-        place->end = attn_min(place->end, first + ATTN_GROUP_SEGMENTS);
-    }
-    walk_settle(&w, p, *place);
-    return w;
 }
 
 /* Words 4i .. 4i + 3 of K or V, whose rows have ROW words. */
@@ -204,14 +134,6 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
     }
 }
 
-template <enum dtype TYPE>
-static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN */
-{
-    const uint32_t exponent = TYPE == DTYPE_F16 ? 0x7c00u : 0x7f80u;
-
-    return (pair & exponent) == exponent || (pair & exponent << 16) == exponent << 16;
-}
-
 /* For a tile that some query sees only in part: zero the token behind the tile's end that shares a
  * word with the last one. Return in all threads, behind a barrier, whether V has inf or NaN: these
  * must not reach a query that does not see their key, since 0 * inf is NaN. */
@@ -270,13 +192,6 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
     for (int i = 0; i < 16 * ATTN_GROUPS(DIM); i++)
         s.o[i / 4][i % 4] = 0;
 }
-
-/* The state of a group; o is the thread's part of shared memory. */
-struct total {
-    float m[2];
-    float l[2]; /* below 0: the query has seen no key of it */
-    float4 *o;
-};
 
 template <int DIM>
 static __device__ __forceinline__ void total_clear(struct total &t)
@@ -391,24 +306,6 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
 
 /* --- rows --- */
 
-/* The query in row r (0: g, 1: g + 8) of this lane's fragments. */
-static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
-{
-    return block0 + threadIdx.x / WARP * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
-}
-
-/* A query's row and head; false: there is no such query. */
-static __device__ __forceinline__ bool find_query(const struct attn_job &job, struct place place,
-                                                  int r, size_t *row, uint32_t *head)
-{
-    const struct attn_seq seq = job.p.seqs[place.seq];
-    uint32_t query = lane_query(place.block0, r);
-
-    *row = seq.row0 + query / job.n_shared;
-    *head = blockIdx.y * job.n_shared + query % job.n_shared;
-    return query < seq.n_rows * job.n_shared;
-}
-
 /* This lane's eight dimensions of query r in group u of 32 dimensions. */
 static __device__ __forceinline__ void get_eight(float x[8], const struct total &t, int u, int r)
 {
@@ -425,19 +322,6 @@ static __device__ __forceinline__ void put_eight(float *to, const float x[8])
 {
     reinterpret_cast<float4 *>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
     reinterpret_cast<float4 *>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
-}
-
-/* (m, l) of query r, l below 0: none. Selected, since an index that is not constant would put them
- * on the stack. */
-static __device__ __forceinline__ float2 total_ml(const struct total &t, int r)
-{
-    return r == 0 ? make_float2(t.m[0], t.l[0]) : make_float2(t.m[1], t.l[1]);
-}
-
-/* (m, l) of a row of which no group was joined yet: l of others is not below 0. */
-static __device__ __forceinline__ float2 no_row()
-{
-    return make_float2(-INFINITY, -1);
 }
 
 /* Eight dimensions, rounded. */
@@ -559,15 +443,6 @@ static __device__ __forceinline__ bool sees_tile(const struct attention_params &
                           attn_sees(attn_visible_tile(p.window, row_pos[1], seg, w.token0)));
 }
 
-static __device__ __forceinline__ bool in_other_group(const struct attention_params &p,
-                                                      const struct place &place, uint32_t a,
-                                                      uint32_t b)
-{
-    uint32_t seg0 = p.seqs[place.seq].seg0;
-
-    return (a - seg0) / ATTN_GROUP_SEGMENTS != (b - seg0) / ATTN_GROUP_SEGMENTS;
-}
-
 /* The thread's part of shared memory for (m, l) of its two rows. */
 template <int DIM>
 static __device__ __forceinline__ float4 *rows_of(uint4 *shared)
@@ -646,34 +521,6 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
     }
 }
 
-/* Where the tiles of sequence i begin among those of all: its tiles are at most 1 more than the
- * difference to the next one. */
-static __device__ __forceinline__ uint32_t first_tile(const struct attn_seq &seq, uint32_t i,
-                                                      uint32_t n_shared)
-{
-    return (uint32_t)((uint64_t)seq.row0 * n_shared / BLOCK_QUERIES) + i;
-}
-
-/* Set the place of this block; false: there are no queries, or attn_decode takes them. The last
- * queries of a sequence see the most keys, so they start first. */
-static __device__ __forceinline__ bool find_place(struct place *place, const struct attn_job &job)
-{
-    const struct attention_params &p = job.p;
-    uint32_t n_shared = job.n_shared;
-
-    place->seq = attn_find_seq(
-        p.seqs, p.n_seqs, blockIdx.x,
-        [=](const struct attn_seq &s, uint32_t i) { return first_tile(s, i, n_shared); });
-    const struct attn_seq seq = p.seqs[place->seq];
-    uint32_t tile = blockIdx.x - first_tile(seq, place->seq, n_shared);
-    uint32_t n_tiles = ceil_div(seq.n_rows * n_shared, BLOCK_QUERIES);
-
-    if (tile >= n_tiles || attn_is_split(seq, job.n_partial_segs))
-        return false;
-    place->block0 = (n_tiles - 1 - tile) * BLOCK_QUERIES;
-    return true;
-}
-
 /* Grid (n_tiles, G, groups or 1), 4 warps: 64 queries of one sequence and KV head. */
 template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct attn_job job)
@@ -683,10 +530,10 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct 
     const struct attention_params &p = job.p;
     struct place own;
 
-    if (!find_place(&own, job))
+    if (!find_place<BLOCK_QUERIES>(&own, job, false))
         return;
     const struct attn_seq seq = p.seqs[own.seq];
-    struct walk walk = walk_start(job, seq, &own);
+    struct walk walk = walk_start<BLOCK_QUERIES>(job, seq, &own);
 
     if (job.n_groups > 0 && walk_ended(walk, own))
         return;
@@ -781,14 +628,15 @@ static enum status launch(struct cuda_context *c, cudaStream_t s, const struct a
     return cuda_launched(c, "attn_prefill");
 }
 
-/* The groups that blocks share: where a block for each tile would leave half of the GPU idle, which
- * has room for two on each multiprocessor, and the partial results fit. 0: a block walks all
- * groups. */
-static uint32_t choose_groups(const struct cuda_context *c, const struct attn_job *job)
+/* The groups that blocks share: where a block for each n_queries queries would leave half of the
+ * GPU idle, which has room for two on each multiprocessor, and the partial results fit. 0: a block
+ * walks all groups. */
+static uint32_t choose_groups(const struct cuda_context *c, const struct attn_job *job,
+                              uint32_t n_queries)
 {
     const struct attention_params *p = &job->p;
     uint32_t n_groups = ceil_div(p->n_segs_max, ATTN_GROUP_SEGMENTS);
-    uint64_t n_full = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + 1;
+    uint64_t n_full = (uint64_t)p->n_rows * job->n_shared / n_queries + 1;
     bool is_idle = n_full * p->pool.n_kv_heads < (uint64_t)c->n_sms;
     bool fits = (uint64_t)p->n_rows * n_groups <= job->n_partial_segs && n_groups <= 65535;
 
@@ -801,11 +649,17 @@ enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct at
     uint64_t n_tiles = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + p->n_seqs;
     uint32_t n_out = row_length(p->rounded, p->n_heads * p->pool.head_dim);
     uint32_t n_blocks = ceil_div(n_out, JOIN_THREADS);
+    bool some_wide = job->has_wide &&
+                     (uint64_t)p->n_rows_max * job->n_shared >= ATTN_WIDE_QUERIES;
     struct attn_job prefill = *job;
+    enum status status = OK;
 
     ASSERT(p->pool.n_kv_heads <= 65535 && n_tiles <= INT32_MAX);
-    prefill.n_groups = choose_groups(c, job);
-    enum status status = ATTN_FOR(p->pool, launch, c, s, &prefill, (uint32_t)n_tiles);
+    prefill.n_groups = choose_groups(c, job, some_wide ? ATTN_WIDE_QUERIES : BLOCK_QUERIES);
+    if (!some_wide || p->n_seqs > 1)
+        status = ATTN_FOR(p->pool, launch, c, s, &prefill, (uint32_t)n_tiles);
+    if (status == OK && some_wide)
+        status = attn_wgmma(c, s, &prefill);
     if (status != OK || prefill.n_groups == 0)
         return status;
     ASSERT((uint64_t)p->n_rows * n_blocks <= INT32_MAX);

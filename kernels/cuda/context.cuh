@@ -28,7 +28,8 @@ struct cuda_context {
     int n_sms;
     int major, minor;             /* compute capability */
     struct ops ops;
-    char ops_name[32];            /* "cuda-sm90", "cuda-sm90-invariant", "cuda-sm90-wgmma" */
+    char ops_name[32];            /* "cuda-sm90", "cuda-sm90-invariant", "cuda-sm90-wgmma",
+                                     "cuda-sm90-wgmma-attnwgmma" */
     size_t shared_max;            /* most dynamic shared memory of a block */
     cudaStream_t streams[DEVICE_STREAM_COUNT];
     cublasLtHandle_t cublas;
@@ -38,6 +39,8 @@ struct cuda_context {
                                      bits */
     bool has_wgmma;               /* products of many rows with weights of the config's type run
                                      on Hopper's own instructions (gemm_choice.cu) */
+    bool has_wgmma_attention;     /* so does attention of many rows to KV in bf16 with heads of
+                                     max_head_dim (attn_choice.cu) */
     void *arranged;               /* activations in their order (gemm_wgmma.cuh); NULL without */
     float *partials;              /* partial results of decode attention (attn_launch.cuh):
                                      n_partial_segs times [H][d + 2]; o of all segments first, then
@@ -104,6 +107,8 @@ NODISCARD enum status gemm_prepare(struct cuda_context *c);
 /* Find out whether products run on Hopper's own instructions: c->has_wgmma. ERR_INTERNAL: the trial
  * ended the context. */
 NODISCARD enum status gemm_choose(struct cuda_context *c, struct buf *why);
+/* The same for attention: c->has_wgmma_attention. */
+NODISCARD enum status attn_choose(struct cuda_context *c, struct buf *why);
 /* Created and freed with the context. */
 NODISCARD enum status gemm_plans_create(struct cuda_context *c);
 void gemm_plans_destroy(struct cuda_context *c);

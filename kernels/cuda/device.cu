@@ -244,7 +244,8 @@ static enum status acquire_owned(struct cuda_context *c, enum owned_kind kind, s
     return OK;
 }
 
-static void release_owned(struct cuda_context *c, void *p, const char *what)
+/* The caller frees what is returned. */
+static struct owned *take_owned(struct cuda_context *c, const void *p)
 {
     struct cuda_device *d = device_of(c);
     struct owned **at = &d->owned;
@@ -256,6 +257,13 @@ static void release_owned(struct cuda_context *c, void *p, const char *what)
     ASSERT(o != NULL); /* not from this device, or already freed */
     *at = o->next;
     pthread_mutex_unlock(&d->lock);
+    return o;
+}
+
+static void release_owned(struct cuda_context *c, void *p, const char *what)
+{
+    struct owned *o = take_owned(c, p);
+
     check_and_go_on(c, release(o), what);
     free(o);
 }
@@ -367,9 +375,17 @@ static enum status cuda_map(void *state, const uint8_t handle[DEVICE_HANDLE_BYTE
     return OK;
 }
 
+/* The owner of the memory may have ended: whatever the driver says about that is not the end of
+ * this context. */
 static void cuda_unmap(void *state, void *p)
 {
-    release_owned(context_of(state), p, "cudaIpcCloseMemHandle");
+    struct cuda_context *c = context_of(state);
+    struct owned *o = take_owned(c, p);
+    cudaError_t e = release(o);
+    enum status s = e == cudaSuccess ? OK : refused(c, e, "cudaIpcCloseMemHandle");
+
+    (void)s; /* refused() has logged it */
+    free(o);
 }
 
 /* --- open and close -------------------------------------------------------------------------- */
@@ -582,6 +598,8 @@ static enum status cuda_open(void **state, const struct device_config *config, s
         s = make_cublas(c, why);
     if (s == OK)
         s = gemm_choose(c, why);
+    if (s == OK)
+        s = attn_choose(c, why);
     if (s != OK) {
         cuda_close(c);
         return s;

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "kernels/cuda/gemm_tile.cuh"
 #include "kernels/cuda/gemm_wgmma.cuh"
+#include "kernels/cuda/matrix_descriptor.cuh"
 #include "kernels/cuda/ptx_sm90.cuh"
 
 #define GROUP_ROWS 64 /* outputs of a warpgroup */
@@ -27,9 +28,8 @@
 #define THREADS (WARPS * WARP)
 #define STAGES 4
 /* A row of 64 elements of K in shared memory; rows of a tile of B. */
-#define ROW_BYTES 128
+#define ROW_BYTES OPERAND_ROW_BYTES
 #define ATOM_BYTES (TT * ROW_BYTES)
-#define ATOM_ALIGNMENT 1024
 
 /* Of the pieces of one chunk of K: a stage of shared memory, and the same in global memory. */
 template <enum dtype W, int GROUP>
@@ -37,7 +37,7 @@ struct piece {
     /* Sums of activations: of each group, for types whose weights have offsets. */
     static constexpr int SUMS = is_affine<W>() ? GEMM_CHUNK / GROUP : 0;
     static constexpr int BYTES = WGMMA_PIECE_BYTES(SUMS);
-    static constexpr int SHARED_BYTES = STAGES * BYTES + ATOM_ALIGNMENT;
+    static constexpr int SHARED_BYTES = STAGES * BYTES + OPERAND_ALIGNMENT;
 };
 
 /* --- activations ----------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(ARRANGE_THREADS) arrange_kernel(struct 
     uint32_t t = blockIdx.y * TT + row;
     unsigned char *piece = p.to + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) *
                                       WGMMA_PIECE_BYTES(p.n_sums);
-    unsigned char *to = piece + step / 2 * ATOM_BYTES + row * ROW_BYTES;
+    unsigned char *to = piece + step / 2 * ATOM_BYTES;
     const uint4 *from = reinterpret_cast<const uint4 *>(
         p.from + (size_t)min(t, p.n_rows - 1) * p.k + blockIdx.x * GEMM_CHUNK + step * GEMM_STEP);
     uint4 eight[4]; /* elements 8 c .. 8 c + 7 */
@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(ARRANGE_THREADS) arrange_kernel(struct 
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t u = step % 2 * 4 + i;
 
-        *reinterpret_cast<uint4 *>(to + 16 * (u ^ row % 8)) = units[i];
+        *reinterpret_cast<uint4 *>(to + operand_unit(row, u)) = units[i];
         sum += sum_of_pair(eight[i].x) + sum_of_pair(eight[i].y) + sum_of_pair(eight[i].z) +
                sum_of_pair(eight[i].w);
     }
@@ -100,16 +100,6 @@ static __global__ void __launch_bounds__(ARRANGE_THREADS) arrange_kernel(struct 
 }
 
 /* --- the product ----------------------------------------------------------------------------- */
-
-/* The descriptor of B [16, TT] with 128-byte swizzle: rows of B's transpose lie ROW_BYTES apart,
- * eight of them in ATOM_ALIGNMENT bytes, aligned to that; 32 bytes further are 16 elements of K.
- * PTX ISA, "Matrix Descriptor Format": start and distances in units of 16 bytes; the distance along
- * K has no meaning in this mode. */
-static __device__ __forceinline__ uint64_t b_at(uint32_t address)
-{
-    return (uint64_t)1 << 62 | (uint64_t)(ATOM_ALIGNMENT >> 4) << 32 | (uint64_t)1 << 16 |
-           (address >> 4 & 0x3fff);
-}
 
 /* The stages of shared memory: a phase of `full` is a piece that has come, one of `empty` is that
  * all warps are done with it. */
@@ -211,8 +201,8 @@ struct warp_product {
         pin_registers(a[s % 2]);
         pin_registers(group);
         wgmma_fence();
-        wgmma_bf16(group, a[s % 2], b_at(address), adds);
-        wgmma_bf16(group, a[s % 2] + 4, b_at(address + 32), true);
+        wgmma_bf16(group, a[s % 2], operand_at(address), adds);
+        wgmma_bf16(group, a[s % 2] + 4, operand_at(address + 32), true);
         wgmma_commit();
     }
 
@@ -322,7 +312,7 @@ wgmma_kernel(struct product p, const unsigned char *arranged)
     __shared__ uint64_t full[STAGES], empty[STAGES];
     DYNAMIC_SHARED(unsigned char, shared);
     uint32_t n_chunks = p.k / GEMM_CHUNK;
-    const struct ring<BYTES> r = {shared + (0u - shared_address(shared)) % ATOM_ALIGNMENT,
+    const struct ring<BYTES> r = {shared + (0u - shared_address(shared)) % OPERAND_ALIGNMENT,
                                   arranged + (size_t)blockIdx.x * n_chunks * BYTES, full, empty,
                                   n_chunks};
 

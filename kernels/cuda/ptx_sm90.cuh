@@ -5,16 +5,18 @@
  * sm_90a alone include it (TARN_CUDA_SM90A_SOURCES in sources.cmake).
  *
  * A warpgroup is four consecutive warps, the first one with a number divisible by 4. Its product
- * (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions") is D [64, 128] += A [64, 16]
- * B [16, 128]. Warp w of the group has rows 16 w .. 16 w + 15; with g = lane / 4 and c = lane % 4:
- *   A: a[4] as the A of mma m16n8k16 (ptx.cuh)
+ * (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions") is D [64, N] += A [64, 16] B
+ * [16, N] for N = 64 or 128. Warp w of the group has rows 16 w .. 16 w + 15; with g = lane / 4 and
+ * c = lane % 4:
+ *   A: a[4] as the A of mma m16n8k16 (ptx.cuh), or in shared memory, named by a matrix descriptor
  *   D: d[4j], d[4j + 1] = D[g][8j + 2c, 8j + 2c + 1]; d[4j + 2], d[4j + 3] = the same of row g + 8
  *   B: in shared memory, named by a matrix descriptor
+ * In shared memory, elements along K are neighbours, of A and of B ("K-major").
  *
  * Owns    nothing.
  * Thread  device code; all lanes of a warp, and all warps of a warpgroup, call wgmma_* alike.
- * Errors  a wait of more than BARRIER_WAIT_NS traps, which ends the context: a kernel with a bug
- *         must not hang the GPU.
+ * Errors  a wait of more than BARRIER_WAIT_NS ends the context: a kernel with a bug must not hang
+ *         the GPU.
  * Units   bytes. */
 #ifndef TARN_KERNELS_CUDA_PTX_SM90_CUH
 #define TARN_KERNELS_CUDA_PTX_SM90_CUH
@@ -70,6 +72,13 @@ static __device__ __forceinline__ void barrier_arrive_expecting(uint64_t *barrie
                  : "memory");
 }
 
+/* End the context by a store to address 0. (With __trap() ptxas ignores the registers that a
+ * warpgroup takes.) */
+static __device__ __forceinline__ void end_context(void)
+{
+    asm volatile("st.global.u32 [%0], 0;" ::"l"(UINT64_C(0)) : "memory");
+}
+
 /* Wait until the barrier's phase of this parity is complete; its first phase is 0. */
 static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
 {
@@ -90,7 +99,7 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t 
         if (begin == 0)
             begin = now;
         else if (now - begin > BARRIER_WAIT_NS)
-            __trap();
+            end_context();
     }
 }
 
@@ -103,6 +112,30 @@ static __device__ __forceinline__ void bulk_copy(void *shared, const void *globa
                  "[%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),
                  "l"(global), "r"(n_bytes), "r"(shared_address(barrier))
                  : "memory");
+}
+
+/* To be called by a thread behind its ordinary stores to shared memory, before it tells other
+ * threads to start products that read them. */
+static __device__ __forceinline__ void fence_stores_for_products(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* --- registers --- */
+
+/* All warps of a warpgroup take part. From here on each thread has N registers, more than before;
+ * other warpgroups of the block must have given them back. */
+template <int N>
+static __device__ __forceinline__ void take_registers(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N) : "memory");
+}
+
+/* The same, with less than before. */
+template <int N>
+static __device__ __forceinline__ void give_registers(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N) : "memory");
 }
 
 /* --- products of a warpgroup --- */
@@ -163,6 +196,35 @@ static __device__ __forceinline__ void wgmma_bf16(float (&d)[64], const uint32_t
         "{%64,%65,%66,%67}, %68, adds, 1, 1, 0;\n\t}"
         : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24), D8(d, 32), D8(d, 40), D8(d, 48), D8(d, 56)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));
+}
+
+static __device__ __forceinline__ void wgmma_bf16(float (&d)[32], const uint32_t *a, uint64_t b,
+                                                  bool adds)
+{
+    asm volatile(
+        "{\n\t.reg .pred adds;\n\t"
+        "setp.ne.b32 adds, %37, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+        "%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, %36, adds, 1, 1, 0;\n\t}"
+        : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));
+}
+
+/* The same with A in shared memory, which must not be written until a wait either. */
+static __device__ __forceinline__ void wgmma_bf16_shared(float (&d)[32], uint64_t a, uint64_t b,
+                                                         bool adds)
+{
+    asm volatile(
+        "{\n\t.reg .pred adds;\n\t"
+        "setp.ne.b32 adds, %34, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+        "%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "%32, %33, adds, 1, 1, 0, 0;\n\t}"
+        : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24)
+        : "l"(a), "l"(b), "r"((int)adds));
 }
 
 #undef D8

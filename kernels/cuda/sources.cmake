@@ -2,10 +2,12 @@
 # emulation (g++) and tests/tools/cuda_report.py.
 set(TARN_CUDA_SOURCES
     activation.cu
+    attn_choice.cu
     attn_decode.cu
     attn_launch.cu
     attn_plain.cu
     attn_prefill.cu
+    choice.cu
     collective.cu
     crc32c.cu
     device.cu
@@ -24,4 +26,5 @@ set(TARN_CUDA_SOURCES
     sample.cu)
 # Compiled for compute capability 9.0 alone, with the instructions that only it has.
 set(TARN_CUDA_SM90A_SOURCES
+    attn_wgmma.cu
     gemm_wgmma.cu)

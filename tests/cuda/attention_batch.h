@@ -73,6 +73,20 @@ static UNUSED uint64_t bytes_once(void)
 
 /* --- The world --- */
 
+static UNUSED void open_world_on(struct world *w, const struct shape *shape, uint32_t max_blocks,
+                                 struct device *d)
+{
+    memset(w, 0, sizeof *w);
+    w->shape = *shape;
+    w->d = d;
+    w->pool = (struct kv_pool){.layout = kv_layout_of(shape->dtype),
+                               .n_blocks = max_blocks,
+                               .n_layers = N_LAYERS,
+                               .n_kv_heads = shape->n_kv_heads,
+                               .head_dim = shape->dim};
+    w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
+}
+
 static UNUSED void open_world(struct world *w, const struct shape *shape, uint32_t max_blocks,
                               uint32_t max_heads)
 {
@@ -82,15 +96,7 @@ static UNUSED void open_world(struct world *w, const struct shape *shape, uint32
                                    .max_heads = max_heads,
                                    .max_head_dim = 256};
 
-    memset(w, 0, sizeof *w);
-    w->shape = *shape;
-    w->d = cuda_device_for(&config);
-    w->pool = (struct kv_pool){.layout = kv_layout_of(shape->dtype),
-                               .n_blocks = max_blocks,
-                               .n_layers = N_LAYERS,
-                               .n_kv_heads = shape->n_kv_heads,
-                               .head_dim = shape->dim};
-    w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
+    open_world_on(w, shape, max_blocks, cuda_device_for(&config));
 }
 
 /* Whether matrix instructions may compute these shapes: in f16 with KV in f16, else in bf16. */
@@ -365,6 +371,53 @@ static UNUSED void check_batch(const struct world *w, const struct part *parts, 
     struct result result = run(w, parts, n_parts, false);
 
     check_against_reference(&result);
+}
+
+/* --- Random batches, the same bits --- */
+
+static UNUSED void random_cut(struct world *w, uint32_t n_segs)
+{
+    uint32_t cut[32];
+
+    for (uint32_t i = 0; i < n_segs; i++)
+        cut[i] = 1 + random_below(random_below(3) ? 70 : KV_SEGMENT_TOKENS_MAX);
+    add_sequence(w, cut, n_segs);
+}
+
+static UNUSED struct part random_part(const struct world *w, uint32_t seq, uint32_t n_rows_max)
+{
+    uint32_t n = 1 + random_below(w->seqs[seq].n_tokens);
+    uint32_t rows = random_below(2) ? 1 : 1 + random_below(n < n_rows_max ? n : n_rows_max);
+
+    return (struct part){seq, n - rows, rows, 0};
+}
+
+/* Check that the rows of a part have the bits of `whole`, which computed the sequence at once. */
+static UNUSED void check_same_rows(const struct world *w, const struct result *whole,
+                                   const struct result *got, uint32_t row0, const struct part *part)
+{
+    size_t h = w->shape.n_heads, row = h * w->shape.dim;
+
+    assert_same_bits("out", got->p.out + row0 * row, whole->p.out + part->pos0 * row,
+                     part->n_rows * row * sizeof(float));
+    assert_same_bits("lse", got->p.lse + row0 * h, whole->p.lse + part->pos0 * h,
+                     part->n_rows * h * sizeof(float));
+}
+
+static UNUSED void check_same_batch(const struct world *w, const struct result *wholes,
+                                    const struct part *parts, uint32_t n_parts)
+{
+    struct result got = run(w, parts, n_parts, false);
+    uint32_t row0 = 0;
+
+    for (uint32_t i = 0; i < n_parts; row0 += parts[i++].n_rows)
+        check_same_rows(w, &wholes[parts[i].seq], &got, row0, &parts[i]);
+}
+
+static UNUSED void compute_wholes(const struct world *w, struct result *wholes)
+{
+    for (uint32_t i = 0; i < w->n_seqs; i++)
+        wholes[i] = run(w, &(struct part){i, 0, w->seqs[i].n_tokens, 0}, 1, false);
 }
 
 #endif

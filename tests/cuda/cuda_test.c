@@ -78,7 +78,7 @@ static bool same_config(const struct device_config *a, const struct device_confi
            a->max_k == b->max_k && a->max_heads == b->max_heads &&
            a->max_head_dim == b->max_head_dim && a->batch_invariant == b->batch_invariant &&
            a->wgmma == b->wgmma && a->measure == b->measure && a->weights == b->weights &&
-           a->weights_group == b->weights_group;
+           a->weights_group == b->weights_group && a->kv == b->kv;
 }
 
 struct device *cuda_device_for(const struct device_config *config)

@@ -94,23 +94,6 @@ static void context_lengths_match_reference(void **state)
     cuda_test_free_all(w.d);
 }
 
-static void random_cut(struct world *w, uint32_t n_segs)
-{
-    uint32_t cut[32];
-
-    for (uint32_t i = 0; i < n_segs; i++)
-        cut[i] = 1 + random_below(random_below(3) ? 70 : KV_SEGMENT_TOKENS_MAX);
-    add_sequence(w, cut, n_segs);
-}
-
-static struct part random_part(const struct world *w, uint32_t seq, uint32_t n_rows_max)
-{
-    uint32_t n = 1 + random_below(w->seqs[seq].n_tokens);
-    uint32_t rows = random_below(2) ? 1 : 1 + random_below(n < n_rows_max ? n : n_rows_max);
-
-    return (struct part){seq, n - rows, rows, 0};
-}
-
 static void check_random(const struct shape *shape, uint32_t n_seqs, bool partial)
 {
     struct part parts[PARTS_MAX];
@@ -201,34 +184,6 @@ static void partial_attention_matches_reference(void **state)
 }
 
 /* --- The same bits --- */
-
-/* Check that the rows of a part have the bits of `whole`, which computed the sequence at once. */
-static void check_same_rows(const struct world *w, const struct result *whole,
-                            const struct result *got, uint32_t row0, const struct part *part)
-{
-    size_t h = w->shape.n_heads, row = h * w->shape.dim;
-
-    assert_same_bits("out", got->p.out + row0 * row, whole->p.out + part->pos0 * row,
-                     part->n_rows * row * sizeof(float));
-    assert_same_bits("lse", got->p.lse + row0 * h, whole->p.lse + part->pos0 * h,
-                     part->n_rows * h * sizeof(float));
-}
-
-static void check_same_batch(const struct world *w, const struct result *wholes,
-                             const struct part *parts, uint32_t n_parts)
-{
-    struct result got = run(w, parts, n_parts, false);
-    uint32_t row0 = 0;
-
-    for (uint32_t i = 0; i < n_parts; row0 += parts[i++].n_rows)
-        check_same_rows(w, &wholes[parts[i].seq], &got, row0, &parts[i]);
-}
-
-static void compute_wholes(const struct world *w, struct result *wholes)
-{
-    for (uint32_t i = 0; i < w->n_seqs; i++)
-        wholes[i] = run(w, &(struct part){i, 0, w->seqs[i].n_tokens, 0}, 1, false);
-}
 
 static void check_same_bits(const struct shape *shape)
 {

@@ -3,6 +3,7 @@
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/save_file.h"
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
@@ -265,7 +268,7 @@ static void a_device_does_without_where_there_is_no_gain(void **state)
 /* Noise must not change what stored KV belongs to. */
 static void a_kept_choice_is_not_measured_again(void **state)
 {
-    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 32];
+    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 48];
     struct device_config config = config_of(DTYPE_I8, 128, true);
 
     (void)state;
@@ -279,7 +282,7 @@ static void a_kept_choice_is_not_measured_again(void **state)
     emulation_make_wgmma_fast(0);
     config.max_heads = 2; /* opened again */
     assert_true(has_wgmma(cuda_device_for(&config)));
-    snprintf(path, sizeof path, "%s/matrix-%u-128.txt", dir, (unsigned)DTYPE_I8);
+    snprintf(path, sizeof path, "%s/matrix-%u-128-emulated-GPU.txt", dir, (unsigned)DTYPE_I8);
     assert_int_equal(truncate(path, 20), 0);
     config.max_heads = 3;
     assert_false(has_wgmma(cuda_device_for(&config)));
@@ -287,6 +290,53 @@ static void a_kept_choice_is_not_measured_again(void **state)
     emulation_make_wgmma_fast(1);
     assert_false(has_wgmma(cuda_device_for(&config)));
     emulation_make_wgmma_fast(0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* Another start, which found the new kernel too slow. */
+struct other_start {
+    int lock;
+    const char *path, *text;
+};
+
+static void *end_other_start(void *arg)
+{
+    const struct other_start *o = arg;
+    FILE *f;
+
+    clock_sleep_ns(200000000); /* this one looks into the folder meanwhile */
+    f = fopen(o->path, "w");
+    assert_true(f && fputs(o->text, f) >= 0 && fclose(f) == 0);
+    save_unlock_dir(o->lock);
+    return NULL;
+}
+
+static void two_starts_at_once_make_one_choice(void **state)
+{
+    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 48], text[512] = "";
+    struct device_config config = config_of(DTYPE_I8, 128, true);
+    struct other_start other = {.path = path, .text = text};
+    pthread_t thread;
+
+    (void)state;
+    if (!emulation_make_wgmma_fast)
+        skip(); /* a real GPU may choose otherwise */
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/matrix-%u-128-emulated-GPU.txt", dir, (unsigned)DTYPE_I8);
+    config.max_k = 128;
+    config.measure_dir = dir;
+    assert_false(has_wgmma(cuda_device_for(&config)));
+    FILE *f = fopen(path, "r");
+    assert_true(f && fgets(text, sizeof text, f) && fclose(f) == 0);
+    assert_int_equal(unlink(path), 0);
+    other.lock = save_lock_dir(dir);
+    assert_int_equal(pthread_create(&thread, NULL, end_other_start, &other), 0);
+    emulation_make_wgmma_fast(1);
+    config.max_heads = 2; /* opened again */
+    assert_false(has_wgmma(cuda_device_for(&config)));
+    emulation_make_wgmma_fast(0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(dir), 0);
 }
@@ -341,6 +391,7 @@ int main(void)
         cmocka_unit_test(nan_stays_where_it_is),
         cmocka_unit_test(a_device_does_without_where_there_is_no_gain),
         cmocka_unit_test(a_kept_choice_is_not_measured_again),
+        cmocka_unit_test(two_starts_at_once_make_one_choice),
         cmocka_unit_test(a_trial_that_fails_ends_nothing),
     };
 

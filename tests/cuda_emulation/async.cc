@@ -7,8 +7,8 @@
  * - From its start to its end a bulk copy's destination holds 0xff, which is NaN; the copy ends at
  *   a random time.
  * - A product is computed when all warps of its group have started it, then or as late as at the
- *   wait. Meanwhile its accumulators hold NaN. Where they, its registers of A, or the bytes of B
- *   that its descriptor names were written before it is computed, the process ends.
+ *   wait. Meanwhile its accumulators hold NaN. Where they, its registers of A, or the bytes that
+ *   its descriptors name were written before it is computed, the process ends.
  * - After a commit or a wait, a product without a fence ends the process.
  *
  * Not seen: a missing proxy fence between ordinary stores and a product or copy that reads them. */
@@ -22,9 +22,9 @@
 
 #define GROUP_THREADS 128
 #define ROWS_A 64
-#define COLS_B 128
+#define COLS_MAX 128
 #define DEPTH 16
-#define N_SUMS 64                  /* of a thread */
+#define SUMS_MAX (COLS_MAX / 2)    /* of a thread */
 #define SHARED_FIRST (1024 + 16)   /* address of dynamic shared memory: aligned to 16, no more */
 #define POISON 0x7fdeadbeu         /* NaN, and unlikely to be a result */
 
@@ -41,12 +41,14 @@ struct bulk_work {
     uint64_t *barrier;
 };
 
+/* An operand in shared memory: [element of K][row of A, or column of B]. */
+typedef uint16_t operand[DEPTH][COLS_MAX];
+
 struct matrix_product {
-    uint64_t descriptor;
-    bool adds;
+    emulation_product what;
     emulation_place place;
     unsigned n_started; /* threads */
-    uint16_t b[DEPTH][COLS_B];
+    operand a, b;       /* as they were when it was started; a only if it is in shared memory */
     struct {
         const uint32_t *at; /* of A */
         uint32_t a[4];
@@ -56,7 +58,8 @@ struct matrix_product {
 
 /* Accumulators of one thread that a product under way writes. */
 struct sums_of_thread {
-    float value[N_SUMS];
+    float value[SUMS_MAX];
+    unsigned n;
     uint64_t last; /* the last of these products */
 };
 
@@ -213,10 +216,10 @@ static float bf16_value(uint32_t h)
     return __uint_as_float(h << 16);
 }
 
-/* Read B [16, 128] as its descriptor says: start, distances in units of 16 bytes, swizzle. Its
- * transpose has rows along K ("K-major"): eight rows of 16 bytes are a core matrix, and with
- * 128-byte swizzle eight core matrices along K interleave in 1024 bytes. */
-static void read_b(uint64_t descriptor, uint16_t b[DEPTH][COLS_B])
+/* Read an operand as its descriptor says: start, distances in units of 16 bytes, swizzle. Its rows
+ * (of A, or of B's transpose) are along K ("K-major"): eight rows of 16 bytes are a core matrix,
+ * and with 128-byte swizzle eight core matrices along K interleave in 1024 bytes. */
+static void read_operand(uint64_t descriptor, unsigned n_rows, operand to)
 {
     size_t n_bytes;
     const char *shared = grid_shared(&n_bytes);
@@ -229,7 +232,7 @@ static void read_b(uint64_t descriptor, uint16_t b[DEPTH][COLS_B])
 
     if (base != 0)
         emulation_die("a matrix descriptor with base offset %u: none is emulated", base);
-    for (uint32_t n = 0; n < COLS_B; n++)
+    for (uint32_t n = 0; n < n_rows; n++)
         for (uint32_t k = 0; k < DEPTH; k++) {
             uint32_t at = start + n / 8 * stride + n % 8 * row_bytes + k % 8 * 2;
             at += k / 8 * (swizzle == 0 ? leading : 16);
@@ -237,7 +240,7 @@ static void read_b(uint64_t descriptor, uint16_t b[DEPTH][COLS_B])
             if (at < SHARED_FIRST || at + 2 > SHARED_FIRST + n_bytes)
                 emulation_die("a matrix descriptor: element [%u][%u] at %u is outside of shared "
                               "memory", k, n, at);
-            memcpy(&b[k][n], shared + (at - SHARED_FIRST), 2);
+            memcpy(&to[k][n], shared + (at - SHARED_FIRST), 2);
         }
 }
 
@@ -250,40 +253,52 @@ static uint32_t bits_of(float v)
 }
 
 /* Note the accumulators of a product that a thread starts. */
-static void take_sums(thread_async *t, float *d)
+static void take_sums(thread_async *t, float *d, unsigned n)
 {
     const float poison = __uint_as_float(POISON);
     auto at = t->sums.find(d);
 
     if (at == t->sums.end()) {
         sums_of_thread fresh;
-        memcpy(fresh.value, d, sizeof fresh.value);
+        memcpy(fresh.value, d, n * sizeof *d);
+        fresh.n = n;
         at = t->sums.emplace(d, fresh).first;
-        for (int i = 0; i < N_SUMS; i++)
+        for (unsigned i = 0; i < n; i++)
             d[i] = poison;
     }
+    if (at->second.n != n)
+        emulation_die("accumulators of a product under way are those of another shape");
     at->second.last = t->n_started;
-    for (int i = 0; i < N_SUMS; i++)
+    for (unsigned i = 0; i < n; i++)
         if (bits_of(d[i]) != POISON)
             emulation_die("accumulators were written while a product of theirs is under way");
 }
 
-static void compute(warpgroup *g, unsigned first_thread)
+/* End the process if an operand in shared memory is not what it was. */
+static void read_again(uint64_t descriptor, unsigned n_rows, const operand before,
+                       emulation_place place)
 {
-    const matrix_product *p = &g->products.front();
-    static uint16_t b_now[DEPTH][COLS_B];
-    static float a[ROWS_A][DEPTH], b[DEPTH][COLS_B], d[ROWS_A][COLS_B];
+    static operand now;
 
-    read_b(p->descriptor, b_now);
-    if (memcmp(b_now, p->b, sizeof b_now) != 0)
-        emulation_die("shared memory was written while the product at %s:%d reads it",
-                      p->place.file, p->place.line);
-    for (int k = 0; k < DEPTH; k++)
-        for (int n = 0; n < COLS_B; n++)
-            b[k][n] = bf16_value(b_now[k][n]);
+    read_operand(descriptor, n_rows, now);
+    for (unsigned k = 0; k < DEPTH; k++)
+        if (memcmp(now[k], before[k], n_rows * sizeof now[k][0]) != 0)
+            emulation_die("shared memory was written while the product at %s:%d reads it",
+                          place.file, place.line);
+}
+
+/* Gather A of a product, from shared memory or from the registers of its threads. */
+static void gather_a(const matrix_product *p, float a[ROWS_A][DEPTH])
+{
+    for (unsigned m = 0; m < ROWS_A && p->what.a_is_shared; m++)
+        for (unsigned k = 0; k < DEPTH; k++)
+            a[m][k] = bf16_value(p->a[k][m]);
+    if (p->what.a_is_shared) {
+        read_again(p->what.a, ROWS_A, p->a, p->place);
+        return;
+    }
     for (unsigned i = 0; i < GROUP_THREADS; i++) {
         unsigned g_row = 16 * (i / 32) + i % 32 / 4, c = i % 4;
-        const float *value = threads[first_thread + i].sums.at(p->thread[i].d).value;
         if (memcmp(p->thread[i].at, p->thread[i].a, sizeof p->thread[i].a) != 0)
             emulation_die("registers of A were written while the product at %s:%d reads them",
                           p->place.file, p->place.line);
@@ -291,21 +306,58 @@ static void compute(warpgroup *g, unsigned first_thread)
             for (unsigned half = 0; half < 2; half++)
                 a[g_row + 8 * (j % 2)][2 * c + 8 * (j / 2) + half] =
                     bf16_value(p->thread[i].a[j] >> 16 * half & 0xffff);
-        for (unsigned j = 0; j < N_SUMS; j++)
-            d[g_row + 8 * (j % 4 / 2)][j / 4 * 8 + 2 * c + j % 2] = p->adds ? value[j] : 0;
     }
-    for (int m = 0; m < ROWS_A; m++)
-        for (int k = 0; k < DEPTH; k++)
-            for (int n = 0; n < COLS_B; n++)
+}
+
+static void compute(warpgroup *g, unsigned first_thread)
+{
+    const matrix_product *p = &g->products.front();
+    static float a[ROWS_A][DEPTH], b[DEPTH][COLS_MAX], d[ROWS_A][COLS_MAX];
+    const unsigned n_cols = p->what.n_cols;
+
+    read_again(p->what.b, n_cols, p->b, p->place);
+    gather_a(p, a);
+    for (unsigned k = 0; k < DEPTH; k++)
+        for (unsigned n = 0; n < n_cols; n++)
+            b[k][n] = bf16_value(p->b[k][n]);
+    for (unsigned i = 0; i < GROUP_THREADS; i++) {
+        unsigned g_row = 16 * (i / 32) + i % 32 / 4, c = i % 4;
+        const float *value = threads[first_thread + i].sums.at(p->thread[i].d).value;
+        for (unsigned j = 0; j < n_cols / 2; j++)
+            d[g_row + 8 * (j % 4 / 2)][j / 4 * 8 + 2 * c + j % 2] = p->what.adds ? value[j] : 0;
+    }
+    for (unsigned m = 0; m < ROWS_A; m++)
+        for (unsigned k = 0; k < DEPTH; k++)
+            for (unsigned n = 0; n < n_cols; n++)
                 d[m][n] += a[m][k] * b[k][n];
     for (unsigned i = 0; i < GROUP_THREADS; i++) {
         unsigned g_row = 16 * (i / 32) + i % 32 / 4, c = i % 4;
         float *value = threads[first_thread + i].sums.at(p->thread[i].d).value;
-        for (unsigned j = 0; j < N_SUMS; j++)
+        for (unsigned j = 0; j < n_cols / 2; j++)
             value[j] = d[g_row + 8 * (j % 4 / 2)][j / 4 * 8 + 2 * c + j % 2];
     }
     g->products.pop_front();
     g->first++;
+}
+
+static bool is_same(const emulation_product *x, const emulation_product *y)
+{
+    return x->a_is_shared == y->a_is_shared && (!x->a_is_shared || x->a == y->a) && x->b == y->b &&
+           x->adds == y->adds && x->n_cols == y->n_cols;
+}
+
+/* Add the product that a warpgroup's first warp starts. */
+static void add_product(warpgroup *g, const emulation_product *what)
+{
+    g->products.emplace_back();
+    matrix_product *p = &g->products.back();
+
+    p->what = *what;
+    p->place = what->place;
+    p->n_started = 0;
+    read_operand(what->b, what->n_cols, p->b);
+    if (what->a_is_shared)
+        read_operand(what->a, ROWS_A, p->a);
 }
 
 /* All lanes of a warp start a product. */
@@ -315,31 +367,26 @@ void emulation_wgmma(const emulation_operands all[32])
     unsigned warp0 = grid_thread("wgmma_bf16") / 32 * 32, in_group = warp0 % GROUP_THREADS;
     unsigned first_thread = warp0 - in_group;
     warpgroup *g = &groups[first_thread / GROUP_THREADS];
-    const emulation_b *right = static_cast<const emulation_b *>(all[0].b);
 
     if (first_thread + GROUP_THREADS > grid_n_threads())
         emulation_die("wgmma_bf16: the warp is in no whole warpgroup");
     uint64_t number = threads[warp0].n_started;
-    if (number == g->first + g->products.size()) {
-        g->products.emplace_back();
-        g->products.back().descriptor = right->descriptor;
-        g->products.back().adds = right->adds;
-        g->products.back().n_started = 0;
-        read_b(right->descriptor, g->products.back().b);
-    }
+    if (number == g->first + g->products.size())
+        add_product(g, static_cast<const emulation_product *>(all[0].b));
     matrix_product *p = &g->products[number - g->first];
     for (unsigned lane = 0; lane < 32; lane++) {
-        const emulation_b *own = static_cast<const emulation_b *>(all[lane].b);
         thread_async *t = &threads[warp0 + lane];
         auto *part = &p->thread[in_group + lane];
-        if (own->descriptor != p->descriptor || own->adds != p->adds || t->n_started != number)
+        if (!is_same(static_cast<const emulation_product *>(all[lane].b), &p->what) ||
+            t->n_started != number)
             emulation_die("wgmma_bf16: threads of one warpgroup start different products");
         if (!t->has_fence)
             emulation_die("wgmma_bf16 without wgmma_fence() since the last commit or wait");
         part->at = static_cast<const uint32_t *>(all[lane].a);
-        memcpy(part->a, part->at, sizeof part->a);
+        if (part->at)
+            memcpy(part->a, part->at, sizeof part->a);
         part->d = static_cast<float *>(all[lane].out);
-        take_sums(t, part->d);
+        take_sums(t, part->d, p->what.n_cols / 2);
         t->n_started++;
     }
     p->n_started += 32;
@@ -384,10 +431,10 @@ void emulation_wgmma_wait(unsigned n_young, emulation_place place)
             ++at;
             continue;
         }
-        for (int i = 0; i < N_SUMS; i++)
+        for (unsigned i = 0; i < at->second.n; i++)
             if (bits_of(at->first[i]) != POISON)
                 emulation_die("accumulators were written while a product of theirs is under way");
-        memcpy(at->first, at->second.value, sizeof at->second.value);
+        memcpy(at->first, at->second.value, at->second.n * sizeof *at->first);
         at = t->sums.erase(at);
     }
 }

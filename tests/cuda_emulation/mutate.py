@@ -26,9 +26,12 @@ CUDA = 'kernels/cuda'
 # Which test programs run a file's kernels; the others of the folder hold no kernels.
 TESTS = {
     'activation.cu': ['activation'],
+    'attn_choice.cu': ['attention_wgmma'],
     'attn_decode.cu': ['attention'],
     'attn_plain.cu': ['attention'],
     'attn_prefill.cu': ['attention'],
+    'attn_wgmma.cu': ['attention_wgmma'],
+    'choice.cu': ['attention_wgmma', 'wgmma'],
     'embed.cu': ['small'],
     'gemm.cu': ['gemm'],
     'gemm_choice.cu': ['wgmma'],

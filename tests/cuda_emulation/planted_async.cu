@@ -108,6 +108,61 @@ template <enum bug BUG> static bool product(bool bug)
     return right;
 }
 
+/* The bug of a product with both operands in shared memory, 64 columns. */
+enum shared_bug { RIGHT, WRITTEN_A, WRONG_ROWS };
+
+/* Sums [64][64] of A times B; A's row m is m, B's transpose has the numbers of b_at(). */
+template <enum shared_bug BUG> static __global__ void __launch_bounds__(N)
+shared_product_kernel(float *out)
+{
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char *a = shared + (0u - shared_address(shared)) % 1024, *b = a + 8192;
+    float d[32];
+
+    for (unsigned i = threadIdx.x; i < 64 * 64; i += N) {
+        unsigned row = i / 64, k = i % 64, at = row * 64 + (k / 8 ^ row % 8) * 8 + k % 8;
+
+        reinterpret_cast<uint16_t *>(a)[at] = (uint16_t)emulation_bf16_bits((float)row);
+        reinterpret_cast<uint16_t *>(b)[at] = b_at(row, k);
+    }
+    fence_stores_for_products();
+    __syncthreads();
+    uint64_t mode = (uint64_t)1 << 62 | (uint64_t)1 << 16;
+    uint64_t of_a = mode | (uint64_t)((BUG == WRONG_ROWS ? 512 : 1024) >> 4) << 32 |
+                    shared_address(a) >> 4;
+    uint64_t of_b = mode | (uint64_t)(1024 >> 4) << 32 | shared_address(b) >> 4;
+    wgmma_fence();
+    wgmma_bf16_shared(d, of_a, of_b, false);
+    wgmma_commit();
+    if (BUG == WRITTEN_A && threadIdx.x == 7)
+        a[2 * 128 + 2 * 16 + 9] ^= 1; /* row 2, unit 0 */
+    wgmma_wait<0>();
+    for (unsigned i = 0; i < 32; i++) {
+        unsigned row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i % 4 / 2 * 8;
+
+        out[row * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+    }
+}
+
+template <enum shared_bug BUG> static bool shared_product(bool bug)
+{
+    std::vector<float> got(64 * 64);
+    float *out = nullptr;
+    bool right = true;
+
+    if (allow_shared(shared_product_kernel<RIGHT>, 18 << 10) != cudaSuccess ||
+        allow_shared(shared_product_kernel<BUG>, 18 << 10) != cudaSuccess ||
+        cudaMalloc(&out, 4 * got.size()) != cudaSuccess)
+        return false;
+    LAUNCH_CHOSEN((bug ? shared_product_kernel<BUG> : shared_product_kernel<RIGHT>), 1, N, 18 << 10,
+                  nullptr, out);
+    if (cudaMemcpy(got.data(), out, 4 * got.size(), cudaMemcpyDeviceToHost) != cudaSuccess)
+        return false;
+    for (unsigned i = 0; i < 64 * 64; i++) /* 16 elements of K, all m and n */
+        right = right && got[i] == (float)(16 * (i / 64) * (i % 64));
+    return right;
+}
+
 /* The bug: a consumer gives a stage back before it has read it. */
 template <bool BUG> static __global__ void ring_kernel(const int *in, int *out, unsigned n)
 {
@@ -173,6 +228,8 @@ const struct planted_case planted_async_cases[] = {
     {"a descriptor with another swizzle", product<WRONG_SWIZZLE>, ANYWHERE},
     {"a swizzled tile that is not aligned", product<WRONG_ALIGNMENT>, ANYWHERE},
     {"a wait for a phase that never comes", product<WRONG_PARITY>, ANYWHERE},
+    {"a shared A written while a product reads it", shared_product<WRITTEN_A>, ANYWHERE},
+    {"a descriptor of A with another distance of rows", shared_product<WRONG_ROWS>, ANYWHERE},
     {"a stage given back before it is read", ring, ANYWHERE},
 };
 const unsigned n_planted_async_cases = sizeof planted_async_cases / sizeof planted_async_cases[0];

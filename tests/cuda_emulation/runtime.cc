@@ -486,7 +486,9 @@ static double seconds_of(const char *name)
 {
     bool fast = fast_wgmma < 0 ? env_number("TARN_EMULATION_WGMMA", 0) != 0 : fast_wgmma != 0;
 
-    return strstr(name, fast ? "tile_kernel" : "wgmma_kernel") ? 1000 : 0;
+    if (!fast)
+        return strstr(name, "wgmma_kernel") ? 1000 : 0;
+    return strstr(name, "tile_kernel") || strstr(name, "attn_prefill_kernel") ? 1000 : 0;
 }
 
 void emulation_launch_early(bool early)

@@ -21,7 +21,13 @@ enum { STEP = 5 }; /* of calls that fail: ten times slower */
 enum { STEP = 1 };
 #endif
 
-enum { N_BLOCKS = 8, BLOCK_BYTES = 20480, INVALID_VALUE = 1, ILLEGAL_ADDRESS = 700 };
+enum {
+    N_BLOCKS = 8,
+    BLOCK_BYTES = 20480,
+    INVALID_VALUE = 1,
+    ILLEGAL_ADDRESS = 700,
+    MAP_FAILED_CODE = 205
+}; /* cudaErrorMapBufferObjectFailed */
 
 static const struct device_config small_config = {.kind = DEVICE_CUDA,
                                                   .n_threads = 1,
@@ -242,6 +248,24 @@ static void an_owner_that_is_killed_leaves_what_is_mapped(void **state)
     device_close(d);
 }
 
+/* A driver may refuse to unmap the memory of a process that has ended, with a code that does not
+ * say whether the context still works. */
+static void a_refused_unmapping_is_not_the_end_of_the_device(void **state)
+{
+    struct device *d = open_device();
+    void *memory;
+
+    (void)state;
+    assert_ok(device_map(d, owner.handle, &memory));
+    log_init(LOG_ERROR + 1, false);
+    emulation_fail_call(1, MAP_FAILED_CODE);
+    device_unmap(d, memory);
+    emulation_fail_call(0, 0);
+    log_init(LOG_ERROR, false);
+    assert_null(device_failure(d));
+    device_close(d);
+}
+
 /* Everything that a pull needs, from the beginning on. Returns whether it worked. */
 static bool try_all(struct device *d)
 {
@@ -297,6 +321,7 @@ int main(void)
         T(blocks_of_another_process_are_copied_and_summed),
         T(handles_that_must_not_work_do_not),
         T(an_owner_that_is_killed_leaves_what_is_mapped),
+        T(a_refused_unmapping_is_not_the_end_of_the_device),
         T(each_call_may_fail),
     };
 

@@ -380,8 +380,9 @@ static void time_attention(struct speed *s, const struct shape *h, enum dtype kv
     a.p.pool.base = speed_halves(s, (size_t)(a.n_copies * kv_bytes) / 2);
     c.bytes = kv_bytes + 8.0 * (double)n_out;
     c.ops = 4.0 * (double)n_out * (context + (n_rows + 1) / 2.0);
-    snprintf(c.shape, sizeof c.shape, "%s%s %u seqs x %u rows @ %u", h->name,
-             kv == DTYPE_I8 ? " int8" : "", n_seqs, n_rows, context);
+    snprintf(c.shape, sizeof c.shape, "%s%s %u seqs x %u rows @ %u%s", h->name,
+             kv == DTYPE_I8 ? " int8" : "", n_seqs, n_rows, context,
+             s->without_wgmma ? " by mma.sync" : "");
     (void)speed_time(s, &c);
     speed_clear(s);
 }
@@ -556,17 +557,34 @@ static void time_decisive_products(struct speed *s)
     time_gemm(s, "o", DTYPE_I4, 32, h.dim, h.dim, less(s, 2048));
 }
 
+/* Sequences, rows, context; the prefills are the last three. */
+static const uint32_t decisive_attention[][3] = {
+    {1, 1, 1024}, {64, 1, 4096}, {1, 2048, 0}, {1, 8192, 0}, {1, 64, 16384}};
+#define DECISIVE_PREFILL 2
+
+static void time_decisive_attention(struct speed *s, size_t from)
+{
+    for (size_t i = from; i < ARRAY_SIZE(decisive_attention); i++) {
+        const uint32_t *c = decisive_attention[i];
+
+        time_attention(s, &shapes[1], DTYPE_BF16, s->scale > 1 ? 1 : c[0], less(s, c[1]),
+                       c[2] / s->scale);
+    }
+}
+
+void speed_attention_beside(struct speed *s)
+{
+    if (!speed_is_late(s))
+        time_decisive_attention(s, DECISIVE_PREFILL);
+}
+
 void speed_decisive(struct speed *s)
 {
     static const struct sampling kinds[] = {{"greedy", 0, 1, 0, 0}, {"top_p 0.9", 1, 0.9f, 0, 0}};
-    static const uint32_t attention[][3] = {
-        {1, 1, 1024}, {64, 1, 4096}, {1, 2048, 0}, {1, 8192, 0}, {1, 64, 16384}};
 
     time_launches(s);
     time_decisive_products(s);
-    for (size_t i = 0; i < ARRAY_SIZE(attention); i++)
-        time_attention(s, &shapes[1], DTYPE_BF16, s->scale > 1 ? 1 : attention[i][0],
-                       less(s, attention[i][1]), attention[i][2] / s->scale);
+    time_decisive_attention(s, 0); /* by wgmma, if it was chosen */
     speed_copies(s);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         time_sample(s, &kinds[i], 64);

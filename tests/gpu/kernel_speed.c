@@ -54,8 +54,9 @@ void speed_open(struct speed *s, bool batch_invariant)
                                    .max_head_dim = 128,
                                    .weights = DTYPE_I4, /* whose products may run on wgmma */
                                    .weights_group = 32,
+                                   .kv = DTYPE_BF16, /* and its attention */
                                    .measure = true,
-                                   .wgmma = true,
+                                   .wgmma = !s->without_wgmma,
                                    .batch_invariant = batch_invariant};
     struct buf why;
 
@@ -258,6 +259,15 @@ static void time_all(struct speed *s)
     speed_sampling(s);
 }
 
+static void time_decisive(struct speed *s, bool batch_invariant)
+{
+    speed_decisive(s);
+    speed_close(s);
+    s->without_wgmma = true;
+    speed_open(s, batch_invariant);
+    speed_attention_beside(s);
+}
+
 int main(int argc, char **argv)
 {
     struct arguments a = read_arguments(argc, argv);
@@ -276,7 +286,7 @@ int main(int argc, char **argv)
     if (a.ceilings)
         speed_copies(&s);
     else if (a.decisive)
-        speed_decisive(&s);
+        time_decisive(&s, a.invariant);
     else if (a.invariant)
         speed_products(&s);
     else

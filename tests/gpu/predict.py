@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 BLOCK, SEGMENT, GROUP_SEGMENTS, TILE, QUERIES = 32, 256, 8, 64, 64
 MMA_ROWS = 16
 KV_BYTES = 2  # of an element
+WIDE_QUERIES, WIDE_HEADS = 128, (64, 128)  # of a block of attn_wgmma_kernel; its head sizes
 NARROW_ROWS_MAX = 64
 WGMMA_ROWS, PIECE_K = 128, 128  # a tile's rows; elements of K of a piece of activations
 
@@ -52,6 +53,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "operations of wgmma, groups of 128": (0.60, 0.80),
     "operations of wgmma, groups of 32": (0.45, 0.60),
     "operations of prefill attention": (0.25, 0.35),
+    "operations of prefill attention by wgmma": (0.40, 0.60),
     "L2 rate, TB/s": (4.0, 5.5),
 }
 STREAM, GRAPH = (f"gap between two kernels of a {where}, us" for where in ("stream", "graph"))
@@ -132,7 +134,7 @@ class Step:
     context: int
     invariant: bool = False  # Tarn's own products instead of cuBLASLt's
     eager: bool = False  # --enforce-eager
-    wgmma: bool = False  # products of many rows with quantized weights on Hopper's instructions
+    wgmma: bool = False  # Hopper's own instructions, where kernels for them exist
     most_rows: int = 512  # of a bucket
     shared: int = 0  # first tokens of the context whose KV all sequences have in common
 
@@ -313,11 +315,17 @@ def kv_read(m: Model, n_tokens: int) -> int:
                for n in (min(BLOCK, n_tokens - t) for t in range(0, n_tokens, BLOCK)))
 
 
-def walked(m: Model, step: Step) -> int:
+def is_wide(m: Model, step: Step) -> bool:
+    """Whether attn_wgmma_kernel takes the sequences."""
+    return bool(step.wgmma and not step.invariant and m.head_dim in WIDE_HEADS
+                and step.rows * m.n_shared >= WIDE_QUERIES)
+
+
+def walked(m: Model, step: Step, queries: int) -> int:
     """Bytes of K and V of one KV head that the blocks of a sequence copy."""
     total, n_queries = 0, step.rows * m.n_shared
-    for first in range(0, n_queries, QUERIES):
-        last = step.context + (min(first + QUERIES, n_queries) - 1) // m.n_shared
+    for first in range(0, n_queries, queries):
+        last = step.context + (min(first + queries, n_queries) - 1) // m.n_shared
         n_tiles = last // TILE + 1
         total += kv_read(m, min(n_tiles * TILE, step.length))
     return total
@@ -347,30 +355,42 @@ def decode_attention(device: Device, m: Model, step: Step) -> Op:
               busy=min(1.0, n_read * grid.y / (2 * device.n_sms)), counted=(0, read, 0))
 
 
-def prefill_groups(device: Device, m: Model, step: Step) -> int:
+def prefill_groups(device: Device, m: Model, step: Step, queries: int) -> int:
     """Groups of segments that are blocks of their own; 0: a block walks all of them."""
     n_groups = up(step.n_segments, GROUP_SEGMENTS)
-    n_full = step.n_rows * m.n_shared // QUERIES + 1
+    n_full = step.n_rows * m.n_shared // queries + 1
     fits = step.n_rows * n_groups <= device.n_partial_segments
     return n_groups if n_groups > 1 and n_full * m.kv_heads < device.n_sms and fits else 0
 
 
 def prefill_attention(device: Device, m: Model, step: Step) -> Op:
-    groups, width = prefill_groups(device, m, step), m.heads * m.head_dim
-    grid = Launch("attn_prefill_kernel", step.n_rows * m.n_shared // QUERIES + step.sequences,
-                  m.kv_heads, max(groups, 1))
-    launches = [grid]
+    wide = is_wide(m, step)
+    queries = WIDE_QUERIES if wide else QUERIES
+    groups, width = prefill_groups(device, m, step, queries), m.heads * m.head_dim
+
+    def grid_of(kernel: str, queries: int) -> Launch:
+        return Launch(kernel, step.n_rows * m.n_shared // queries + step.sequences, m.kv_heads,
+                      max(groups, 1))
+
+    launches = []
+    if not wide or step.sequences > 1:  # beside wide ones its blocks end at once
+        launches.append(grid_of("attn_prefill_kernel", QUERIES))
+    if wide:
+        launches.append(grid_of("attn_wgmma_kernel", queries))
+    used = len(launches) - 1
+    grid = launches[used]
     if groups:
         launches.append(Launch("attn_groups_kernel", step.n_rows * up(width, 128)))
-    copied = step.sequences * m.kv_heads * walked(m, step)
+    copied = step.sequences * m.kv_heads * walked(m, step, queries)
     once = step.sequences * m.kv_heads * kv_read(m, step.length)
     partials = 8 * (m.head_dim + 2) * m.heads * step.n_rows * groups
     seen = step.rows * (step.context + (step.rows + 1) / 2)
     return Op("attention, prefill", m.layers, launches, once + partials + 6 * step.n_rows * width,
               "bytes of decode attention", l2_bytes=copied,
               operations=4 * width * step.sequences * seen,
-              op_share="operations of prefill attention",
-              busy=min(1.0, grid.blocks / (2 * device.n_sms)), counted=(0, 0, copied))
+              op_share="operations of prefill attention" + (" by wgmma" if wide else ""),
+              busy=min(1.0, grid.blocks / ((1 if wide else 2) * device.n_sms)),
+              counted=(0, copied, 0) if wide else (0, 0, copied), counted_launch=used)
 
 
 def attention(device: Device, m: Model, step: Step) -> list[Op]:
@@ -475,8 +495,8 @@ CASES = [
     Case("decode 64 at 4k, bf16", "bf16", Step(64, 1, 4096), 19),
     Case("decode 16 behind one 4k prefix, bf16", "bf16", Step(16, 1, 4096, shared=4096), None),
     Case("decode 64 behind one 4k prefix, bf16", "bf16", Step(64, 1, 4096, shared=4096), None),
-    Case("prefill 2k, bf16", "bf16", Step(1, 2048, 0), 48),
-    Case("64 new behind 16k cached, bf16", "bf16", Step(1, 64, 16384), 8.5),
+    Case("prefill 2k, bf16", "bf16", Step(1, 2048, 0, wgmma=True), 48),
+    Case("64 new behind 16k cached, bf16", "bf16", Step(1, 64, 16384, wgmma=True), 8.5),
     Case("decode 1 at 1k, int4", "int4", Step(1, 1, 1024), 2.4),
     Case("decode 1 at 1k, int8", "int8", Step(1, 1, 1024), 3.4),
     Case("decode 1 at 1k, fp8", "fp8", Step(1, 1, 1024), 3.4),

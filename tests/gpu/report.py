@@ -30,8 +30,10 @@ PREDICTED = {
     ("gemm", "T 2048"): "cuBLASLt",
     ("attention", "64 seqs x 1 rows"): "70 to 85 %",
     ("attention", "1 seqs x 1 rows"): "40 blocks: low",
-    ("attention", "rows @ 0"): "25 to 35 %",
-    ("attention", "64 rows @ 16384"): "45 to 60 us",
+    ("attention", "rows @ 0"): "40 to 60 %",
+    ("attention", "rows @ 0 by mma.sync"): "25 to 35 %",
+    ("attention", "64 rows @ 16384"): "40 to 60 us",
+    ("attention", "64 rows @ 16384 by mma.sync"): "65 to 92 us",
     ("sample", ""): "20 to 60 us",
 }
 

@@ -34,6 +34,7 @@ struct speed {
     uint32_t scale;       /* divides sizes: 1 on a GPU, more in the emulation */
     uint64_t deadline_ns; /* no case begins after it; 0: no deadline */
     uint32_t n_left_out;  /* cases omitted because of the deadline */
+    bool without_wgmma;   /* as with --no-wgmma, from the next speed_open() on */
 };
 
 struct speed_case {
@@ -64,6 +65,8 @@ double speed_time(struct speed *s, const struct speed_case *c);
 /* The cases, in tests/gpu/kernel_cases.c. */
 /* About forty cases that matter most for a model's speed, and the cost of a launch. */
 void speed_decisive(struct speed *s);
+/* The prefills of the decisive cases, on a device without_wgmma. */
+void speed_attention_beside(struct speed *s);
 void speed_ceilings(struct speed *s); /* sets copy_rate and matrix_rate */
 void speed_small_ops(struct speed *s);
 void speed_products(struct speed *s);

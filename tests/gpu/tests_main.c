@@ -15,6 +15,7 @@
 int test_activation_main(void);
 int test_attention_main(void);
 int test_attention_shared_main(void);
+int test_attention_wgmma_main(void);
 int test_collective_main(void);
 int test_device_main(void);
 int test_experts_main(void);
@@ -34,6 +35,7 @@ static const struct {
     {"activation", test_activation_main},
     {"attention", test_attention_main},
     {"attention_shared", test_attention_shared_main},
+    {"attention_wgmma", test_attention_wgmma_main},
     {"collective", test_collective_main},
     {"device", test_device_main},
     {"experts", test_experts_main},

@@ -32,12 +32,26 @@ WGMMA = """.version 9.0
     wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%f1}, {%r1}, %rd1, p, 1, 1, 0;
 }
 """
+ATTENTION = """.version 9.0
+.target sm_90a
+.visible .entry _Z17attn_wgmma_kernelILi128EEv8attn_job(
+) {
+    fence.proxy.async.shared::cta;
+    setmaxnreg.dec.sync.aligned.u32 88;
+    ld.global.L1::no_allocate.v4.u32 {%r1,%r2,%r3,%r4}, [%rd1];
+    st.shared.v4.b32 [%r5], {%r1, %r2, %r3, %r4};
+    fence.proxy.async.shared::cta;
+    setmaxnreg.inc.sync.aligned.u32 208;
+    fence.proxy.async.shared::cta;
+}
+"""
 
 
 def good_ptx_passes() -> None:
     assert cuda_ptx.check(GOOD) == []
     assert len(cuda_ptx.entries(GOOD)) == 2
     assert cuda_ptx.check(WGMMA) == []
+    assert cuda_ptx.check(ATTENTION) == []
 
 
 def each_rule_finds_its_fault() -> None:
@@ -65,6 +79,18 @@ def products_of_a_warpgroup_have_their_rules() -> None:
         assert len(found) == 1 and words in found[0], (old, new, found)
 
 
+def attention_of_a_warpgroup_has_its_rules() -> None:
+    fence, take = "fence.proxy.async.shared::cta;\n    setmaxnreg.inc", "setmaxnreg.inc"
+    for old, new, words in (
+            (fence, take, "not fenced"),
+            ("no_allocate.v4", "no_allocate.v2", "16 bytes a lane"),
+            ("st.shared.v4", "st.shared", "16 bytes a lane"),
+            (take, "trap; " + take, "their registers"),
+            (take, "setmaxnreg.dec", "their registers")):
+        found = cuda_ptx.check(ATTENTION.replace(old, new))
+        assert len(found) == 1 and words in found[0], (old, new, found)
+
+
 def older_gpus_have_no_wait() -> None:
     ptx = GOOD.replace("sm_90", "sm_80").replace("griddepcontrol.wait;", "")
     assert cuda_ptx.check(ptx) == []
@@ -72,4 +98,5 @@ def older_gpus_have_no_wait() -> None:
 
 if __name__ == "__main__":
     sys.exit(run_tests([good_ptx_passes, each_rule_finds_its_fault,
-                        products_of_a_warpgroup_have_their_rules, older_gpus_have_no_wait]))
+                        products_of_a_warpgroup_have_their_rules,
+                        attention_of_a_warpgroup_has_its_rules, older_gpus_have_no_wait]))

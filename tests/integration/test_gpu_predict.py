@@ -26,11 +26,15 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300,
           "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
           "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+# Its attention of at least 128 queries can run on wgmma.
+WIDE_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64}
 # The emulated GPU has few multiprocessors. The third case splits groups of segments.
 DEVICE = predict.Device(n_sms=4)
 # The fifth one's bucket of 24 rows is cut to the most that a step has; the second has padding. In
 # the last one groups of four sequences read two segments, and no one shares the third.
 STEPS = [(1, 1, 40), (3, 1, 300), (1, 5, 2100), (1, 70, 0), (20, 1, 3), (9, 1, 600, 550)]
+# One block of 128 queries and more, several groups, too few queries.
+WIDE_STEPS = [(1, 70, 0), (1, 40, 2100), (1, 31, 100)]
 MOST_ROWS = 20
 
 
@@ -82,14 +86,16 @@ def expected(ops: list[predict.Op]) -> Counter:
     return rows
 
 
-def check(folder: Path, weights: str, *options: str, wgmma: bool = False) -> None:
+def check(folder: Path, weights: str, *options: str, wgmma: bool = False,
+          steps: list[tuple[int, ...]] | None = None) -> None:
+    steps = steps or STEPS
     model = predict.Model.load(folder).quantized(weights)
     mode = {"invariant": "--batch-invariant" in options, "eager": "--enforce-eager" in options,
             "most_rows": MOST_ROWS, "wgmma": wgmma}
     wanted = [expected(predict.step_ops(DEVICE, model, step_of(*s, **mode), samples=False))
-              for s in STEPS]
-    seen = [0] * len(STEPS)
-    for step in trace(folder, STEPS, *options, wgmma=wgmma):
+              for s in steps]
+    seen = [0] * len(steps)
+    for step in trace(folder, steps, *options, wgmma=wgmma):
         got = counted(step)
         assert got in wanted, f"{weights}: a step that no case predicts: {sorted(got.items())}, " \
                               f"beside {[sorted((w - got).items()) for w in wanted]}"
@@ -97,11 +103,12 @@ def check(folder: Path, weights: str, *options: str, wgmma: bool = False) -> Non
     assert all(seen), f"{weights}: no step has the counts of case {seen.index(0)}"
 
 
-def with_model(weights: str, *options: str, wgmma: bool = False) -> None:
+def with_model(weights: str, *options: str, wgmma: bool = False,
+               steps: list[tuple[int, ...]] | None = None, **changes: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.json").write_text(json.dumps(CONFIG))
-        check(folder, weights, *options, wgmma=wgmma)
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+        check(folder, weights, *options, wgmma=wgmma, steps=steps)
 
 
 def products_of_cublas_are_counted() -> None:
@@ -122,6 +129,10 @@ def int8_products_are_counted() -> None:
 
 def products_by_wgmma_are_counted() -> None:
     with_model("int4", "--quantization", "int4", wgmma=True)
+
+
+def attention_by_wgmma_is_counted() -> None:
+    with_model("bf16", wgmma=True, steps=WIDE_STEPS, **WIDE_HEADS)
 
 
 def fp8_products_are_counted() -> None:
@@ -164,5 +175,6 @@ if __name__ == "__main__":
                         products_of_cublas_are_counted, invariant_products_are_counted,
                         int4_products_are_counted, int8_products_are_counted,
                         fp8_products_are_counted, products_by_wgmma_are_counted,
+                        attention_by_wgmma_is_counted,
                         the_page_has_the_tables_of_the_program,
                         floors_are_bytes_over_the_copy_rate], 2))

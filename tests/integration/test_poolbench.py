@@ -11,12 +11,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests" / "tools"))
 sys.path.insert(0, str(REPO / "loadgen" / "bench" / "pool"))
 import tarn_test  # noqa: E402
+import cpu_share  # noqa: E402
 import kv_view  # noqa: E402
 import oracle  # noqa: E402
 import router  # noqa: E402
@@ -115,12 +117,38 @@ def requests_go_where_their_policy_says() -> None:
     assert hashed[:50] == hashed[50:100] and set(hashed) == {0, 1, 2, 3}
 
 
+def an_instance_uses_no_more_than_its_share_of_processor_time() -> None:
+    share, why_not = cpu_share.chosen_share(None, 4)
+    assert cpu_share.chosen_share(0.0, 4) == (0.0, "")
+    mounts_of, cpu_share.mounts_of = cpu_share.mounts_of, lambda kind: []
+    nothing, words = cpu_share.chosen_share(0.4, 4)
+    cpu_share.mounts_of = mounts_of
+    assert nothing == 0.0 and "no cgroup file system" in words
+    if why_not:
+        assert share == 0.0 and "cgroup" in why_not
+        print(f"not tested: {why_not}")
+        return
+    shares = cpu_share.CpuShares(2, 0.1)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        shares.add(0, busy.pid)
+        end = time.monotonic() + tarn_test.patience(20)
+        while shares.waited()[0] == 0 and time.monotonic() < end:
+            time.sleep(0.02)
+        assert shares.waited()[0] > 0 and shares.waited()[1] == 0, shares.waited()
+    finally:
+        busy.kill()
+        busy.wait()
+        shares.close()
+    assert not any(group.exists() for group in shares.groups)
+
+
 def two_policies_have_all_figures() -> None:
     with tempfile.TemporaryDirectory(prefix="tarn-poolbench-") as name:
         file = Path(name, "out.json")
         done = subprocess.run([sys.executable, str(SHOW), "--requests", "16", "--parts",
                                "conversations", "--policies", "round-robin,hash", "--rate",
-                               "50", "--json", str(file), *map(str, OWN)],
+                               "50", "--cpu-share", "0", "--json", str(file), *map(str, OWN)],
                               capture_output=True, text=True,
                               timeout=tarn_test.patience(400), check=False)
         assert done.returncode == 0, done.stderr
@@ -136,6 +164,7 @@ def two_policies_have_all_figures() -> None:
             assert r["p50_ttft_s"] <= r["p99_ttft_s"] and r["requests_per_s"] > 0
             assert r["router"]["statuses"] == {"200": n}
             assert sum(r["router"]["requests"]) == n and r["router_busy"] > 0
+            assert r["busiest"] >= 1 and r["switches_per_request"] > 0
     assert out["targets"] == []  # nothing is compared without the pool
 
 
@@ -194,6 +223,7 @@ def main() -> None:
     tarn_test.program("tarn-server")
     for test in (a_seed_makes_one_workload, ideal_caches_find_what_a_count_by_hand_finds,
                  a_view_follows_the_events, requests_go_where_their_policy_says,
+                 an_instance_uses_no_more_than_its_share_of_processor_time,
                  two_policies_have_all_figures,
                  simulated_pools_have_all_figures_and_are_not_run_twice,
                  mistakes_are_answered_in_words):

@@ -11,6 +11,11 @@ about the product kernels, whose speed is that of their loads:
                    them
     wgmma_kernel   activations come by bulk copies alone; weights of int8, fp8 and int4 in groups of
                    32 are loaded 16 bytes a lane
+    attn_wgmma_kernel
+                   K and V are loaded and stored to shared memory 16 bytes a lane; each place that
+                   stores there fences its stores for the products; registers move from the
+                   warpgroup that loads to those that compute, for which no trap may be there
+                   (ptxas then ignores the registers that a warpgroup takes)
 """
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
 TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
 COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
+LOAD_ONCE16, TRAP = "ld.global.L1::no_allocate.v4.", re.compile(r"\btrap;")
 # Mangled: F16, BF16, I8, F8, I4 with groups of 32.
 WIDE_WEIGHTS = re.compile(r"(?:narrow|wgmma)_kernelIL5dtype(?:[1237]E|4ELi32E)")
 
@@ -63,6 +69,17 @@ def check_wgmma(name: str, body: str) -> list[str]:
     return errors
 
 
+def check_attention(name: str, body: str) -> list[str]:
+    errors = []
+    if body.count("fence.proxy.async") < 3:  # queries, K and V, V without what a row does not see
+        errors.append(f"{name}: stores to shared memory are not fenced for products")
+    if LOAD_ONCE16 not in body or "st.shared.v4." not in body:
+        errors.append(f"{name}: K and V do not move 16 bytes a lane")
+    if "setmaxnreg.inc" not in body or "setmaxnreg.dec" not in body or TRAP.search(body):
+        errors.append(f"{name}: warpgroups do not get their registers")
+    return errors
+
+
 def check(text: str) -> list[str]:
     """The faults of a PTX file."""
     target = TARGET.search(text)
@@ -72,6 +89,8 @@ def check(text: str) -> list[str]:
             errors += check_narrow(name, body, int(target[1]) if target else 0)
         elif "tile_kernel" in name:
             errors += check_tile(name, body)
+        elif "attn_wgmma_kernel" in name:
+            errors += check_attention(name, body)
         elif "wgmma_kernel" in name:
             errors += check_wgmma(name, body)
     return errors

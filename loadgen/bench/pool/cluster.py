@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator
 
+from cpu_share import CpuShares
 from workloads import scenario
 
 common = scenario.common
@@ -76,11 +77,16 @@ class Cluster:
     """Servers with a router before them, from empty caches."""
 
     def __init__(self, model: Path, cache_dir: Path, policy: str, n: int, options: list[object],
-                 pool_options: list[object], folder: Path) -> None:
-        """cache_dir: with the secret and the measured costs; each instance gets a copy."""
+                 pool_options: list[object], folder: Path, cpu_share: float = 0.0) -> None:
+        """cache_dir: with the secret and the measured costs; each instance gets a copy. cpu_share:
+        cores that each instance may use; 0: no limit."""
         routing, has_pool = POLICIES[policy]
         self.stack = contextlib.ExitStack()
+        self.shares: CpuShares | None = None
         try:
+            if cpu_share:
+                self.shares = CpuShares(n, cpu_share)
+                self.stack.callback(self.shares.close)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             shared = self.stack.enter_context(pool_flags(folder, pool_options)) if has_pool else []
@@ -100,9 +106,11 @@ class Cluster:
                 self.servers = list(threads.map(start, range(n)))
             for s in self.servers:
                 self.stack.enter_context(s)
+            for i, s in enumerate(self.servers if self.shares else []):
+                self.shares.add(i, s.process.pid)
             if has_pool:
                 wait_for_pool(self.servers, n)
-            self.start_cpu_s = self.cpu_s()
+            self.start_cpu_s, self.start_switches = self.cpu_s(), self.switches()
             self.router = self.stack.enter_context(common.Server([
                 sys.executable, str(Path(__file__).with_name("router.py")), "--policy", routing,
                 "--instances", ",".join(s.url for s in self.servers),
@@ -117,12 +125,18 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def cpu_s(self) -> float:
-        return sum(s.metrics()["process_cpu_seconds_total"] for s in self.servers)
+    def cpu_s(self) -> list[float]:
+        return [s.metrics()["process_cpu_seconds_total"] for s in self.servers]
+
+    def switches(self) -> int:
+        """Times that a thread of an instance began to run, as the kernel counts them."""
+        return sum(thread_switches(s.process.pid) for s in self.servers)
 
     def figures(self) -> dict:
         """Counts of all instances since their start."""
+        switches = self.switches() - self.start_switches
         samples = [s.metrics() for s in self.servers]
+        cpu_s = [now - start for now, start in zip(self.cpu_s(), self.start_cpu_s)]
 
         def of(name: str) -> list[float]:
             return [m.get(name, 0.0) for m in samples]
@@ -141,7 +155,9 @@ class Cluster:
             "hit_share_by_tier": {t: sum(tokens[t]) / total for t in TIERS if total},
             "pulled_bytes": pulled,
             "pulled_bytes_per_remote_token": ratio(pulled, sum(tokens["remote"])),
-            "cpu_s": self.cpu_s() - self.start_cpu_s,
+            "cpu_s": sum(cpu_s), "busiest": ratio(max(cpu_s) * len(cpu_s), sum(cpu_s)),
+            "waited_for_cpu": max(self.shares.waited()) if self.shares else 0.0,
+            "switches": switches,
             "computed_cv": variation(tokens["computed"]),
             "access_cv": variation(of("tarn:pool_accessed_tokens_total")),
             "requests_cv": variation(of("vllm:prompt_tokens_total")),
@@ -172,6 +188,17 @@ def pool_figures(samples: list[dict[str, float]]) -> dict[str, float]:
     """Sums of all counters of the pool."""
     names = {k for m in samples for k in m if k.startswith("tarn:pool_") and "_total" in k}
     return {name: sum(m.get(name, 0.0) for m in samples) for name in sorted(names)}
+
+
+def thread_switches(pid: int) -> int:
+    """Context switches of all threads that the process has now."""
+    n = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            for line in (task / "status").read_text().splitlines():
+                if "ctxt_switches:" in line:
+                    n += int(line.rsplit(":", 1)[1])
+    return n
 
 
 def ratio(over: float, under: float) -> float | None:

@@ -19,6 +19,7 @@ TARN_BUILD_DIR (default <repo>/build), TARN_SHARED.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from typing import Callable
 import decode
 import instructions
 from cluster import POLICIES, Cluster, common, write_model
+from cpu_share import CpuShares, chosen_share
 from oracle import BLOCK, Paths
 from router import ConsistentHash, Instance
 from saturated import Saturated
@@ -58,12 +60,16 @@ class Bench:
 
     def prompts(self, workload: Workload) -> list[list[int]]:
         """Token ids by the server's own rendering. The same server measures the cost of steps,
-        which all instances then use."""
+        which all instances then use, with as much processor time as one of them has."""
         command = [common.program("tarn-server"), "--model", str(self.model), "--load-format",
                    "dummy", "--port", "0", "--log-level", "warn", "--cache-dir",
                    str(self.cache_dir), "--documents-path", "none",
                    *map(str, self.server_options())]
-        with common.Server(command) as server:
+        with contextlib.ExitStack() as stack:
+            if self.args.cpu_share:
+                shares = stack.enter_context(contextlib.closing(CpuShares(1, self.args.cpu_share)))
+                command = shares.command(0, command)
+            server = stack.enter_context(common.Server(command))
             return [server.must("POST", "/tokenize", r)["tokens"] for r in workload.requests]
 
     def cluster(self, policy: str, kv_bytes: int) -> Cluster:
@@ -71,7 +77,7 @@ class Bench:
         return Cluster(self.model, self.cache_dir, policy, a.instances,
                        [*self.server_options(), "--kv-device-bytes", kv_bytes],
                        ["--pool-lookup-ms", a.pool_lookup_ms, "--pool-pull-ms", a.pool_pull_ms,
-                        *a.pool_option], self.folder / "instances")
+                        *a.pool_option], self.folder / "instances", a.cpu_share)
 
     def run(self, policy: str, kv_bytes: int, workload: Path, n: int, *arrivals: object) -> dict:
         """One run from empty caches."""
@@ -84,6 +90,7 @@ class Bench:
             out |= {"run_s": time.monotonic() - began, **times_of(load.result)}
             out["refused"] = sum(n for status, n in out["router"]["statuses"].items()
                                  if status in ("429", "503"))
+            out["switches_per_request"] = out.pop("switches") / n
             out["router_busy"] = out["router"]["cpu_s"] / out["router"]["wall_s"]
             return out
 
@@ -134,7 +141,8 @@ def run_workload(bench: Bench, name: str, store: common.Store) -> None:
                 "distinct_tokens": paths.distinct_tokens,
                 "tokens_of_an_instance": n_tokens // BLOCK * BLOCK,
                 "concurrency": args.concurrency, "output_len": args.output_len,
-                "server_options": list(map(str, bench.server_options()))}
+                "server_options": list(map(str, bench.server_options())),
+                "cpu_share": args.cpu_share}
     out = {"settings": settings, "oracle": oracle_of(paths, n_blocks, args.instances),
            "saturated_oracle": saturated_of(args, paths, workload, list(map(len, prompts)),
                                             n_blocks),
@@ -183,7 +191,8 @@ def targets_of(out: dict) -> list[dict]:
 def print_workload(name: str, part: dict) -> None:
     o, s = part["oracle"], part["settings"]
     print(f"\n{name}: {s['prompt_tokens']:,} prompt tokens, {s['distinct_tokens']:,} distinct; "
-          f"{s['instances']} instances of {s['tokens_of_an_instance']:,} tokens")
+          f"{s['instances']} instances of {s['tokens_of_an_instance']:,} tokens, " +
+          (f"{s['cpu_share']:.2f} cores each" if s.get("cpu_share") else "which share the cores"))
     print(f"an ideal shared cache would find {100 * o['best_shared']:.1f} %, one without limit "
           f"{100 * o['endless']:.1f} %; LRU shared {100 * o['lru_shared']:.1f} %, behind round "
           f"robin {100 * o['lru_round_robin']:.1f} %")
@@ -193,9 +202,8 @@ def print_workload(name: str, part: dict) -> None:
             f"{name} {100 * o['hit_share']:.1f} % ({o['held_blocks']:.0f} blocks held, "
             f"{o['running']:.1f} running)" for name, o in ideal.items()))
     print(f"{'policy':12} {'run':9} {'hits':>6} {'remote':>6} {'req/s':>6} {'mean':>7} {'P50':>7} "
-          f"{'P99':>7} {'refused':>7} {'failed':>6} {'computed':>9} {'CPU s':>6} {'CV':>5} "
-          f"{'access':>6} {'B/token':>8} "
-          f"{'router':>6}")
+          f"{'P99':>7} {'refused':>7} {'failed':>6} {'computed':>9} {'CPU s':>6} {'busiest':>7} "
+          f"{'waited':>6} {'CV':>5} {'access':>6} {'B/token':>8} {'switch':>6} {'router':>6}")
     for policy, row in part["policies"].items():
         for run, r in row.items():
             per = r["pulled_bytes_per_remote_token"]
@@ -204,9 +212,11 @@ def print_workload(name: str, part: dict) -> None:
                   f"{r['requests_per_s']:6.2f} " + " ".join(
                       f"{r[f'{t}_ttft_s']:7.3f}" for t in ("mean", "p50", "p99"))
                   + f" {r['refused']:7} {r['failed']:6} {r['computed_tokens']:9.0f} "
-                  f"{r.get('cpu_s', 0):6.2f} "
+                  f"{r.get('cpu_s', 0):6.2f} {r.get('busiest') or 0:7.2f} "
+                  f"{100 * r.get('waited_for_cpu', 0):5.1f}% "
                   f"{r['computed_cv']:5.2f} {r.get('access_cv', 0):6.2f} "
                   f"{f'{per:8.0f}' if per else '        '} "
+                  f"{r.get('switches_per_request', 0):6.0f} "
                   f"{100 * r['router_busy']:5.1f}%")
 
 
@@ -250,6 +260,8 @@ def read_arguments() -> argparse.Namespace:
     p.add_argument("--open-conversations", type=int, default=24, help="at a time [24]")
     p.add_argument("--turn-words", type=int, default=60, help="of a turn [60]")
     p.add_argument("--threads", type=int, default=1, help="compute threads of an instance [1]")
+    p.add_argument("--cpu-share", type=float, help="cores that each instance may use, by a cgroup's "
+                   "quota; 0: all share the cores [0.8 of the cores, divided evenly]")
     p.add_argument("--max-num-seqs", type=int, default=2, help="of an instance [2]")
     p.add_argument("--max-step-ms", type=int, default=20, help="of an instance [20]")
     p.add_argument("--pool-lookup-ms", type=int, default=500)
@@ -280,6 +292,9 @@ def main() -> int:
     args = read_arguments()
     signal.signal(signal.SIGTERM, end_in_order)
     store = common.Store(args.json)
+    args.cpu_share, why_not = chosen_share(args.cpu_share, args.instances)
+    if why_not:
+        common.progress(why_not)
     with tempfile.TemporaryDirectory(prefix="tarn-poolbench-") as folder:
         bench = Bench(args, Path(folder)) if args.parts else None
         for part in args.parts:

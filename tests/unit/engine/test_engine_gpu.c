@@ -89,6 +89,38 @@ static void the_pool_is_what_the_share_leaves(void **state)
     assert_in_range(pool_bytes(NULL, 0.5, 3 << 20), (3 << 20) - 100000, 3 << 20);
 }
 
+/* With KV blocks of 512 KiB. */
+static const char wide_kv[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":8,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"head_dim\":128,"
+    "\"intermediate_size\":128,\"vocab_size\":512,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"torch_dtype\":\"bfloat16\"}";
+#define WIDE_BLOCK_BYTES (8u * 2 * 4 * 128 * 32 * 2)
+
+/* The buffers for KV from the memory of other GPUs. */
+static void the_share_contains_what_a_pool_of_instances_takes(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    uint64_t n[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        config(&c);
+        c.gpu_memory_utilization = 1;
+        c.kv_bytes = 0;
+        c.pool_url = "redis://127.0.0.1:1/0"; /* nobody is there: it serves alone */
+        c.pool_listen = "127.0.0.1:0";
+        c.pool_transport = "tcp";
+        c.pool_instance_name = "one";
+        c.pool_device_ipc = i == 1;
+        engine_test_open(&t, wide_kv, &c);
+        n[i] = engine_info(t.engine)->kv_bytes;
+        engine_test_close(&t);
+    }
+    assert_in_range(n[0] - n[1], 32 * WIDE_BLOCK_BYTES, 33 * WIDE_BLOCK_BYTES + 1000000);
+}
+
 /* The pool leaves room for recorded steps, and --enforce-eager for none. */
 static void recorded_steps_are_in_the_share(void **state)
 {
@@ -289,6 +321,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pool_is_what_the_share_leaves),
+        cmocka_unit_test(the_share_contains_what_a_pool_of_instances_takes),
         cmocka_unit_test(recorded_steps_are_in_the_share),
         cmocka_unit_test(a_step_without_a_limit_has_the_rows_that_suit_the_device),
         cmocka_unit_test(what_does_not_fit_is_refused_with_words),

@@ -21,6 +21,7 @@ struct world {
     uint32_t n_kv_heads;
     uint32_t dim;
     uint32_t n_seqs;
+    uint32_t window; /* of its calls, 0: none */
     uint32_t len[N_SEQS_MAX];
     uint32_t n_segs[N_SEQS_MAX];
     uint32_t seg_len[N_SEQS_MAX][64]; /* the last one may reach behind len */
@@ -143,7 +144,8 @@ static UNUSED void call_init(struct call *c, const struct world *w, size_t rows)
 {
     c->width = (size_t)w->n_heads * w->dim;
     c->q_stride = c->width + 5;
-    c->n_seqs = c->n_segs = c->n_rows = c->window = 0;
+    c->n_seqs = c->n_segs = c->n_rows = 0;
+    c->window = w->window;
     c->soft_cap = 0;
     c->bidirectional = 0;
     c->lse = NULL;
@@ -216,8 +218,9 @@ static UNUSED bool world_rounds(struct device *d, const struct world *w)
 {
     const char *name = device_ops(d)->name;
 
-    return w->dtype == DTYPE_BF16 && (strcmp(name, "cpu-avx512bf16") == 0 ||
-                                      (strcmp(name, "cpu-amx") == 0 && w->dim % 32 == 0));
+    if (strcmp(name, "cpu-avx512bf16") == 0)
+        return w->dtype == DTYPE_BF16 || kv_dtype_is_scaled(w->dtype);
+    return w->dtype == DTYPE_BF16 && strcmp(name, "cpu-amx") == 0 && w->dim % 32 == 0;
 }
 
 /* Numbers in bf16 have relative errors up to 2^-9. A score of about sqrt(d) * |q| |k| / sqrt(d),

@@ -77,7 +77,7 @@ static void check_against_ref(struct device *d, struct world *w, uint32_t seg_to
 /* I8 and F8 share the sizes: every other one each. */
 static void head_sizes_on(struct device *d)
 {
-    static const uint32_t dims[] = {2, 8, 16, 20, 34, 64, 80, 96, 128, 256};
+    static const uint32_t dims[] = {2, 7, 8, 16, 20, 33, 34, 64, 80, 96, 128, 256};
 
     for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++)
         for (size_t i = t < 3 ? 0 : t - 3; i < ARRAY_SIZE(dims); i += t < 3 ? 1 : 2) {
@@ -150,6 +150,49 @@ static void equals_reference_around_tile_edges(void **state)
 {
     (void)state;
     each_variant(2, lengths_on);
+}
+
+/* With one key, the result is its value and the log-sum-exp is its score. Queries choose one
+ * dimension each, so every number of one byte appears in both; each is exact. */
+static void bytes_on(struct device *d)
+{
+    enum { N = 256 };
+
+    for (int t = 3; t < 5; t++) {
+        struct world w = {
+            .dtype = kv_types[t], .n_heads = N, .n_kv_heads = 1, .dim = N, .n_seqs = 1, .len = {1}};
+        float lse[N];
+        struct call c;
+
+        world_init(&w, 0);
+        memset(w.q[0], 0, world_outputs(&w) * sizeof(float));
+        for (uint32_t i = 0; i < N; i++) {
+            /* I8's -128 and F8's NaN are never stored; the largest number makes the scale 1 */
+            bool is_unused = w.dtype == DTYPE_I8 ? i == 128 : (i & 127) == 127;
+
+            w.q[0][i * N + i] = 16;
+            w.v[0][i] = is_unused ? 0 : kv_unrounded(w.dtype, (unsigned char)i);
+            w.k[0][N - 1 - i] = w.v[0][i];
+        }
+        write_all(&w);
+        call_init(&c, &w, 1);
+        call_add(&c, &w, 0, 0, 1);
+        c.lse = lse;
+        call_run(&c, &w, d);
+        for (uint32_t h = 0; h < N; h++)
+            for (uint32_t i = 0; i < N; i++)
+                assert_true(c.out[h * N + i] == w.v[0][i]);
+        for (uint32_t h = 0; h < N; h++)
+            assert_true(lse[h] == w.k[0][h]);
+        call_fini(&c);
+        world_fini(&w);
+    }
+}
+
+static void every_number_of_one_byte_is_exact(void **state)
+{
+    (void)state;
+    each_variant(1, bytes_on);
 }
 
 /* Scores of some hundreds. The maximum of one tile is far above that of an earlier or later tile,
@@ -254,6 +297,24 @@ static void a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count(void **s
             w.n_heads = 4;
             w.dim = 32;
             check_invariance(variant_names[v], &w, KV_SEGMENT_TOKENS_MAX);
+        }
+}
+
+/* Windows and chunks begin at any key of a pair of bf16 numbers. */
+static void a_row_with_a_window_has_the_same_bits_in_any_chunk_and_batch(void **state)
+{
+    (void)state;
+    for (size_t v = 0; v < ARRAY_SIZE(variant_names); v++)
+        for (size_t t = 0; t < ARRAY_SIZE(kv_types); t++) {
+            struct world w = {.dtype = kv_types[t],
+                              .n_heads = 6,
+                              .n_kv_heads = 2,
+                              .dim = 20,
+                              .n_seqs = 2,
+                              .window = 37,
+                              .len = {IS_EMULATED ? 60 : 150, 41}};
+
+            check_invariance(variant_names[v], &w, 0);
         }
 }
 
@@ -512,9 +573,11 @@ int main(void)
         cmocka_unit_test(equals_reference_for_every_head_size),
         cmocka_unit_test(equals_reference_for_every_sharing_of_kv_heads),
         cmocka_unit_test(equals_reference_around_tile_edges),
+        cmocka_unit_test(every_number_of_one_byte_is_exact),
         cmocka_unit_test(equals_reference_where_one_tile_dwarfs_another),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
+        cmocka_unit_test(a_row_with_a_window_has_the_same_bits_in_any_chunk_and_batch),
         cmocka_unit_test(many_segments_of_few_heads_have_the_bits_of_one_thread),
         cmocka_unit_test(inf_and_nan_reach_only_rows_that_see_them),
         cmocka_unit_test(attention_to_some_segments_tells_its_weight),

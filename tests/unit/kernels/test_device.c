@@ -1,9 +1,13 @@
 /* test_device.c - opening a backend, and its memory. */
 #include "tests/unit/kernels/kernel_test.h"
 
+#include <dirent.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/save_file.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/choice.h"
 #include "kernels/cpu/cpu.h"
@@ -105,7 +109,7 @@ static void the_first_kernels_give_way_only_to_much_faster_ones(void **state)
         assert_int_equal(cpu_choose(cases[i].rates, 3), cases[i].chosen);
 }
 
-static struct cpu_choice measured(const char *variant, const char *dir)
+static struct cpu_choice measured_with(const char *variant, const char *dir, uint32_t n_threads)
 {
     uint32_t n;
     struct device_config config = {.cpu_variant = variant,
@@ -116,8 +120,13 @@ static struct cpu_choice measured(const char *variant, const char *dir)
     struct cpu_choice c = {.fetch = CPU_FETCH_AHEAD};
 
     c.variant = &cpu_variants(&n)[n - 1];
-    cpu_measure(&c, &config, 1);
+    cpu_measure(&c, &config, n_threads);
     return c;
+}
+
+static struct cpu_choice measured(const char *variant, const char *dir)
+{
+    return measured_with(variant, dir, 1);
 }
 
 static void measured_kernels_are_those_of_this_machine_unless_named(void **state)
@@ -147,12 +156,12 @@ static void read_text(const char *path, char text[1024])
 
 static void a_choice_is_kept_and_a_damaged_one_is_measured_again(void **state)
 {
-    char dir[] = "/tmp/tarn-choice-XXXXXX", path[sizeof dir + 32], text[1024], whole[1024];
+    char dir[] = "/tmp/tarn-choice-XXXXXX", path[sizeof dir + 40], text[1024], whole[1024];
     struct cpu_choice first;
 
     (void)state;
     assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/kernels-%u-32.txt", dir, (unsigned)DTYPE_I8);
+    snprintf(path, sizeof path, "%s/kernels-%u-32-0-1-auto.txt", dir, (unsigned)DTYPE_I8);
     first = measured(NULL, dir);
     read_text(path, whole);
     assert_non_null(strstr(whole, first.variant->name));
@@ -172,6 +181,77 @@ static void a_choice_is_kept_and_a_damaged_one_is_measured_again(void **state)
         assert_memory_equal(text, whole, strstr(whole, "\nvariant ") - whole);
         assert_non_null(strstr(text, "\nprefetch "));
     }
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* Remove the files of the directory; returns their number. */
+static uint32_t remove_files(const char *dir)
+{
+    char path[512];
+    uint32_t n = 0;
+    struct dirent *e;
+    DIR *d = opendir(dir);
+
+    assert_non_null(d);
+    while ((e = readdir(d))) {
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        n += unlink(path) == 0;
+    }
+    assert_int_equal(closedir(d), 0);
+    return n;
+}
+
+/* Each start of either would measure again, and perhaps choose otherwise. */
+static void servers_with_other_settings_keep_their_own_choice(void **state)
+{
+    char dir[] = "/tmp/tarn-choice-XXXXXX";
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    (void)measured_with(NULL, dir, 1);
+    (void)measured_with(NULL, dir, 2);
+    (void)measured_with("portable", dir, 1);
+    assert_int_equal(remove_files(dir), 3);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* Another start, which measures and keeps another choice. */
+struct other_start {
+    int lock;
+    const char *path, *text;
+};
+
+static void *end_other_start(void *arg)
+{
+    struct other_start *o = arg;
+
+    clock_sleep_ns(200000000); /* this one looks into the folder meanwhile */
+    write_text(o->path, o->text);
+    save_unlock_dir(o->lock);
+    return NULL;
+}
+
+static void two_starts_at_once_make_one_choice(void **state)
+{
+    char dir[] = "/tmp/tarn-choice-XXXXXX", path[sizeof dir + 40], text[1024];
+    struct cpu_choice first;
+    struct other_start other = {.path = path, .text = text};
+    pthread_t thread;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/kernels-%u-32-0-1-auto.txt", dir, (unsigned)DTYPE_I8);
+    first = measured(NULL, dir);
+    read_text(path, text);
+    strcpy(strstr(text, "\nprefetch ") + strlen("\nprefetch "),
+           first.fetch == CPU_FETCH_AHEAD ? "quarters\n" : "ahead\n");
+    assert_int_equal(remove(path), 0);
+    other.lock = save_lock_dir(dir);
+    assert_true(other.lock >= 0);
+    assert_int_equal(pthread_create(&thread, NULL, end_other_start, &other), 0);
+    assert_int_not_equal(measured(NULL, dir).fetch, first.fetch);
+    assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(remove(path), 0);
     assert_int_equal(rmdir(dir), 0);
 }
@@ -332,6 +412,8 @@ int main(void)
         cmocka_unit_test(the_first_kernels_give_way_only_to_much_faster_ones),
         cmocka_unit_test(measured_kernels_are_those_of_this_machine_unless_named),
         cmocka_unit_test(a_choice_is_kept_and_a_damaged_one_is_measured_again),
+        cmocka_unit_test(servers_with_other_settings_keep_their_own_choice),
+        cmocka_unit_test(two_starts_at_once_make_one_choice),
         cmocka_unit_test(prefetching_changes_no_bit),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(upload_and_download_copy),

@@ -21,9 +21,13 @@ void emulation_barrier_arrive(uint64_t *barrier, uint32_t n_bytes_expected);
 void emulation_barrier_wait(uint64_t *barrier, uint32_t parity, emulation_place place);
 void emulation_bulk_copy(void *shared, const void *global, uint32_t n_bytes, uint64_t *barrier,
                          emulation_place place);
-struct emulation_b {
-    uint64_t descriptor;
+/* D [64, n_cols] = A [64, 16] B [16, n_cols], or += . */
+struct emulation_product {
+    uint64_t a, b;    /* descriptors */
+    bool a_is_shared; /* else it is in registers */
     bool adds;
+    unsigned n_cols;
+    emulation_place place;
 };
 void emulation_wgmma(const emulation_operands all[32]);
 void emulation_wgmma_fence(void);
@@ -85,12 +89,34 @@ template <typename T, int N> static inline void pin_registers(T (&registers)[N])
     (void)registers;
 }
 
-static inline void wgmma_bf16(float (&d)[64], const uint32_t *a, uint64_t b, bool adds,
+static inline void fence_stores_for_products(void)
+{
+}
+
+template <int N> static inline void take_registers(void)
+{
+}
+
+template <int N> static inline void give_registers(void)
+{
+}
+
+template <int N>
+static inline void wgmma_bf16(float (&d)[N], const uint32_t *a, uint64_t b, bool adds,
                               EMULATION_PLACE)
 {
-    const emulation_b right = {b, adds};
+    static_assert(N == 32 || N == 64, "64 or 128 columns");
+    const emulation_product right = {0, b, false, adds, 2 * N, EMULATION_HERE};
 
     emulation_together(WAIT_WGMMA, {d, a, &right}, emulation_wgmma, EMULATION_HERE);
+}
+
+static inline void wgmma_bf16_shared(float (&d)[32], uint64_t a, uint64_t b, bool adds,
+                                     EMULATION_PLACE)
+{
+    const emulation_product right = {a, b, true, adds, 64, EMULATION_HERE};
+
+    emulation_together(WAIT_WGMMA, {d, nullptr, &right}, emulation_wgmma, EMULATION_HERE);
 }
 
 #endif

@@ -656,6 +656,36 @@ static void in_a_pool_contest_begins_with_recency_and_learns_slowly(void **state
     toy_destroy(t);
 }
 
+/* The order by which the contest goes after an entry behind `depth` spans, in a pool, n_turnovers
+ * after the start. */
+static const char *order_in_a_pool(uint32_t depth, uint32_t n_turnovers)
+{
+    struct replace_config config = {REPLACE_CONTEST, 64, 1, {8}, true};
+    struct replace_stats stats;
+    struct replace *r;
+
+    assert_ok(replace_create(&r, &config));
+    for (uint32_t i = 0; i < 8 * n_turnovers; i++) {
+        if (!replace_has_room(r, 0, 1))
+            (void)evict(r, 0);
+        (void)add(r, 100 + i, REPLACE_NONE, 1);
+    }
+    assert_int_not_equal(replace_enter(r, 1, REPLACE_NONE, depth, 1), REPLACE_NONE);
+    replace_stats(r, 0, &stats);
+    replace_check(r);
+    replace_destroy(r);
+    return stats.order;
+}
+
+static void in_a_pool_contest_begins_with_worth_where_prompts_have_documents(void **state)
+{
+    (void)state;
+    assert_string_equal(order_in_a_pool(0, 0), "recency");
+    assert_string_equal(order_in_a_pool(CONTEST_SHARED_DEPTH - 1, 0), "recency");
+    assert_string_equal(order_in_a_pool(CONTEST_SHARED_DEPTH, 0), "worth");
+    assert_string_equal(order_in_a_pool(CONTEST_SHARED_DEPTH, 1), "recency");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -683,6 +713,7 @@ int main(void)
         cmocka_unit_test(contest_changes_its_mind_with_the_workload),
         cmocka_unit_test(demoted_entries_take_no_room_in_the_estimates),
         cmocka_unit_test(in_a_pool_contest_begins_with_recency_and_learns_slowly),
+        cmocka_unit_test(in_a_pool_contest_begins_with_worth_where_prompts_have_documents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,28 @@ static void two_pools_in_one_redis_do_not_see_each_other(void **state)
     stop_pool();
 }
 
+/* Who sleeps until the directory has something to say need not wake up for these answers. */
+static void nobody_waits_for_answers_to_announcements(void **state)
+{
+    (void)state;
+    start_pool(2, LONG_MS);
+    for (int i = 0; i < 2; i++) { /* nothing is under way */
+        nodes[i].beat_at = UINT64_MAX;
+        UNTIL(nodes, 2, !directory_is_awaited(nodes[i].d));
+    }
+    assert_int_equal(node_announce(&nodes[0], 1, 3, 8), 3);
+    assert_int_equal(node_announce(&nodes[0], 1, 1, 0), 1);
+    assert_false(directory_is_awaited(nodes[0].d));
+    uint8_t key[1][DIRECTORY_SEGMENT_BYTES];
+    segment_key(key[0], 1, 2);
+    assert_ok(directory_lookup(nodes[0].d, (const uint8_t(*)[DIRECTORY_SEGMENT_BYTES])key, 1, 7));
+    assert_true(directory_is_awaited(nodes[0].d));
+    UNTIL(nodes, 2, nodes[0].n_found == 1 && !directory_is_awaited(nodes[0].d));
+    node_open(&nodes[2], 3, redis.url, "", LONG_MS);
+    assert_true(directory_is_awaited(nodes[2].d)); /* it is not connected yet */
+    stop_pool();
+}
+
 /* Records of ids 1000..1000 + n, which also hold the first segment of prompt 1. */
 static void add_instances(int n)
 {
@@ -487,6 +509,7 @@ int main(void)
         cmocka_unit_test(instances_see_each_other_as_they_describe_themselves),
         cmocka_unit_test(an_instance_that_closes_is_gone_before_its_record_expires),
         cmocka_unit_test(two_pools_in_one_redis_do_not_see_each_other),
+        cmocka_unit_test(nobody_waits_for_answers_to_announcements),
         cmocka_unit_test(a_lookup_answers_the_same_amount_however_many_instances_there_are),
         cmocka_unit_test(the_deepest_segment_with_a_holder_is_found),
         cmocka_unit_test(an_instance_is_not_told_of_itself),

@@ -79,6 +79,38 @@ static void a_silent_pool_delays_a_request_but_does_not_stop_it(void **state)
     cache_seq_close(o.s);
 }
 
+/* What ends at another instance wakes the engine; blocks that arrived are placed by a poll. */
+static void an_engine_that_waits_for_the_pool_only_may_sleep(void **state)
+{
+    struct cache *a = join(64, 0), *b = join(64, 0);
+    struct cache_config alone = small_config(64, 0);
+    struct cache *c = make(&alone);
+    struct open_seq o;
+
+    (void)state;
+    assert_false(cache_awaits_pool_only(c));
+    cache_destroy(c);
+    ask(a, "ABCD");
+    pass_ms(10);
+    fake_of(b)->holds_back = true;
+    seq(b, &o, "ABCDE");
+    (void)cache_seq_load(o.s, true);
+    assert_true(cache_poll(b, fake_now) && cache_seq_is_loading(o.s));
+    assert_false(cache_awaits_pool_only(b)); /* another sequence is the first one now */
+    assert_true(cache_awaits_pool_only(b));
+    fake_of(b)->holds_back = false;
+    fake_of(b)->stalls = true;
+    pass_ms(5);
+    assert_false(cache_awaits_pool_only(b)); /* the answer is here: the sequence reads next */
+    (void)cache_seq_load(o.s, true);
+    assert_true(cache_awaits_pool_only(b));
+    fake_of(b)->stalls = false;
+    (void)wait_loaded(b, o.s);
+    assert_false(cache_awaits_pool_only(b)); /* the blocks are here: it can run */
+    assert_int_equal(compute_kv(b, &o, NULL), 4 * B);
+    cache_seq_close(o.s);
+}
+
 static void a_lease_that_ends_is_a_miss(void **state)
 {
     struct cache *a = join(64, 0), *b = join(64, 0);
@@ -213,6 +245,26 @@ static void a_slow_peer_is_not_read_where_computing_is_faster(void **state)
     b = join_with(&config);
     assert_int_equal(ask(b, "ABCDEFGH"), 0); /* 0.26 ms in all: a lookup takes longer */
     assert_int_equal(fake_of(b)->n_lookups, 0);
+}
+
+/* 0.26 ms to compute everything, 1 ms for a lookup; ten times as long while others use the
+ * processor, too. */
+static void where_steps_are_slow_more_is_asked_for(void **state)
+{
+    static const double fast = 1e-6;
+    struct cache_config config = pool_config_of(64, 0, false);
+    struct cache *a = join(64, 0), *b;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &fast;
+    b = join_with(&config);
+    ask(a, "ABCDEFGH");
+    assert_int_equal(ask(b, "ABCDEFGH"), 0);
+    cache_reset(b);
+    cache_set_pace(b, 10);
+    assert_int_equal(ask(b, "ABCDEFGHI"), 8 * B);
+    assert_int_equal(fake_of(b)->n_lookups, 1);
 }
 
 /* 0.26 ms to compute everything, 1 ms for a lookup, 50 ms until the request runs. */
@@ -744,12 +796,14 @@ int main(void)
         cmocka_unit_test_teardown(what_nobody_has_is_computed, leave_world),
         cmocka_unit_test_teardown(a_stale_holder_is_passed_over, leave_world),
         cmocka_unit_test_teardown(a_silent_pool_delays_a_request_but_does_not_stop_it, leave_world),
+        cmocka_unit_test_teardown(an_engine_that_waits_for_the_pool_only_may_sleep, leave_world),
         cmocka_unit_test_teardown(a_lease_that_ends_is_a_miss, leave_world),
         cmocka_unit_test_teardown(what_arrived_before_a_fault_is_used, leave_world),
         cmocka_unit_test_teardown(a_peer_that_dies_is_a_miss, leave_world),
         cmocka_unit_test_teardown(requests_that_wait_for_the_same_blocks_share_a_pull, leave_world),
         cmocka_unit_test_teardown(a_request_that_ends_gives_its_lease_back, leave_world),
         cmocka_unit_test_teardown(a_slow_peer_is_not_read_where_computing_is_faster, leave_world),
+        cmocka_unit_test_teardown(where_steps_are_slow_more_is_asked_for, leave_world),
         cmocka_unit_test_teardown(a_lookup_that_ends_before_its_request_runs_costs_nothing,
                                   leave_world),
         cmocka_unit_test_teardown(after_slow_lookups_fast_ones_are_noticed, leave_world),

@@ -294,6 +294,68 @@ static void memory_goes_away_from_a_peer_that_does_not_answer(void **state)
     WAIT_FOR(n_unmapped == 1 && a->n_returned == 1);
 }
 
+/* A peer that has closed the connection may still copy. */
+static void memory_outlives_a_closed_connection_by_pull_ms(void **state)
+{
+    struct pool_config c = near_config();
+    struct side *a, *b;
+    uint64_t closed_ns;
+
+    (void)state;
+    c.pull_ms = 300;
+    a = lender(c);
+    b = near_side(1);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = find(b);
+    copies_wait = true;
+    begin_read(b, ticket, 0, 1);
+    WAIT_FOR(n_places == 1);
+    struct pool_places first = places;
+    begin_read(b, ticket, 4, 2);
+    WAIT_FOR(n_places == 2);
+    pool_copied(b->pool, first.read, ERR_CORRUPT); /* so b closes the connection */
+    closed_ns = clock_now_ns();
+    WAIT_FOR(a->n_returned == 1);
+    pool_unregister(a->pool);
+    WAIT_FOR(pool_is_unregistered(a->pool));
+    assert_true(clock_now_ns() - closed_ns >= 300 * UINT64_C(1000000));
+    copy(b);
+    WAIT_FOR(b->is_done[1] && b->is_done[2]);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(n_unmapped == 1);
+}
+
+/* Copies that end behind the ticket are no reads of the peer any more: later ones are sent. */
+static void memory_that_goes_away_under_copies_leaves_no_read_behind(void **state)
+{
+    enum { N = 16 }; /* as many as may be under way to one peer */
+    struct pool_places of[N];
+    struct side *a = lender(near_config()), *b = near_side(1);
+    uint32_t ticket;
+
+    (void)state;
+    WAIT_FOR(is_announced(a) && all_know(2));
+    copies_wait = true;
+    ticket = find(b);
+    for (uint32_t i = 0; i < N; i++) {
+        begin_read(b, ticket, i % 6 * 4, i);
+        WAIT_FOR(n_places == i + 1);
+        of[i] = places;
+    }
+    pool_unregister(a->pool);
+    WAIT_FOR(pool_look(b->pool, ticket, NULL) == POOL_NOT_FOUND);
+    for (uint32_t i = 0; i < N; i++)
+        pool_copied(b->pool, of[i].read, OK);
+    WAIT_FOR(b->n_done == N);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(pool_is_unregistered(a->pool) && a->n_returned == 1);
+    ticket = find(b); /* of host memory */
+    assert_ok(read_four(b, ticket, 4, N));
+    check_four(4);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(a->n_returned == 2);
+}
+
 static void a_copy_that_outlives_the_lease_is_nobodys_fault(void **state)
 {
     struct pool_config c = near_config();
@@ -353,6 +415,8 @@ int main(void)
         T(a_lender_that_dies_is_unmapped_behind_the_last_copy),
         T(memory_that_goes_away_is_unmapped_first),
         T(memory_goes_away_from_a_peer_that_does_not_answer),
+        T(memory_outlives_a_closed_connection_by_pull_ms),
+        T(memory_that_goes_away_under_copies_leaves_no_read_behind),
         T(a_copy_that_outlives_the_lease_is_nobodys_fault),
         T(a_member_without_the_machine_gets_no_handle),
     };

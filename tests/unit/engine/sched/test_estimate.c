@@ -272,8 +272,10 @@ static void predictions_follow_the_speed_of_the_last_steps(void **state)
     assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
     submit_many(&w, 6);
     estimate_slot(m, 5, 0, -1, &before);
+    assert_near(estimator_pace(m), 1, 1e-9);
     for (int i = 0; i < 200; i++)
         estimator_note_step(m, 0.01, 0.03);
+    assert_near(estimator_pace(m), 3, 1e-6);
     estimate_slot(m, 5, 0, -1, &slow);
     for (int i = 0; i < 2000; i++)
         estimator_note_step(m, 0.01, 0.01);
