@@ -301,8 +301,11 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
     if (w->layout == WEIGHT_ROWS) {
         size_t head = group_head_bytes(w->dtype), group_bytes = w->group / 8 * dtype_bits(w->dtype);
         int mixed = w->dtype == DTYPE_I4 && w->group == 32; /* four groups, word by word */
+        bool paired = w->dtype == DTYPE_I8 || w->dtype == DTYPE_F8;
         size_t at = mixed ? group / 4 * (4 * group_bytes) + group % 4 * 4 : group * group_bytes;
 
+        if (paired && w->group == 32) /* two groups, two words of each in turn */
+            at = group / 2 * (2 * group_bytes) + group % 2 * 8;
         ASSERT(w->stride == pack_row_stride(w->k));
         return (struct pack_group){.scale = data + scales_offset(w) + n * row_scale_bytes(w) +
                                             group * head,
@@ -310,7 +313,7 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
                                    .scale_step = row_scale_bytes(w),
                                    .quad = data + n * row_bytes(w) + at,
                                    .quad_step = mixed ? 16 : 4,
-                                   .paired = w->dtype == DTYPE_F8,
+                                   .paired = paired,
                                    .row_step = row_bytes(w)};
     }
     size_t scale_bytes = w->dtype == DTYPE_F8 ? sizeof(float) : sizeof(uint16_t);

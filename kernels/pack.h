@@ -25,16 +25,19 @@
  * WEIGHT_ROWS, for GPU kernels: rows [N], each of `stride` elements: pack_row_stride(K), or K if
  * the weight is a table used in place in a mapped file. Elements behind K are 0.
  *   f32, f16, bf16: row[stride]
- *   i8:         row[stride]                 unsigned bytes, the weight is (u - 128) * scale
+ *   i8:         row[stride]                 unsigned bytes, the weight is (u - 128) * scale; of
+ *                                           each 16 words of four elements, word 8a+2c+j is at
+ *                                           4c+2a+j
  *   i4:         row[stride / 8]             32-bit words, little-endian, of 8 elements: element 2j
  *                                           in bits 4j, element 2j + 1 in bits 16 + 4j; the weight
  *                                           is (u - 8) * scale; groups of 32: word 4s+c is at 4c+s
  *   i8, i4:     then, from the next multiple of 256 bytes on, scale[N][stride / group], bf16; 0 for
  *               groups wholly behind K.
- *   a8, a4:     codes as i8 and i4 (groups of 128), then, from the next multiple of 256 bytes on,
- *               pairs (scale, offset)[N][stride / group], f16; (0, 0) for groups wholly behind K.
- *   f8:         row[stride] of e4m3 numbers, then the scales as those of i8, but f32. Of each 16
- *               words of four elements, word 8a+2c+j is at 4c+2a+j
+ *   a8, a4:     codes in the order of K, or as i4 in groups of 128; then, from the next multiple of
+ *               256 bytes on, pairs (scale, offset)[N][stride / group], f16; (0, 0) for groups
+ *               wholly behind K.
+ *   f8:         row[stride] of e4m3 numbers in the order of i8, then the scales as those of i8, but
+ *               f32
  *
  * Owns    nothing; the caller supplies the destination (pack_bytes() long, 64-byte aligned).
  * Thread  any; distinct panels may be packed at the same time.
@@ -78,9 +81,9 @@ static inline uint32_t pack_head_bytes(enum dtype t)
 }
 size_t pack_group_bytes(enum dtype t, uint32_t n_k);
 
-/* WEIGHT_ROWS, F8: the place of a row's i-th word of four elements. */
+/* WEIGHT_ROWS, I8 and F8: the place of a row's i-th word of four elements. */
 TARN_HOST_DEVICE
-static inline uint32_t pack_f8_place(uint32_t i)
+static inline uint32_t pack_word_place(uint32_t i)
 {
     return (i & ~14u) | (i & 6) << 1 | (i & 8) >> 2;
 }

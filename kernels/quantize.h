@@ -29,7 +29,7 @@ struct pack_group {
     size_t scale_step;    /* to the scale of output n + 1 */
     unsigned char *quad;  /* first four bytes of n's elements */
     size_t quad_step;     /* to the next four bytes of n */
-    bool paired;          /* f8 in rows: quad i is at pack_f8_place(i) */
+    bool paired;          /* i8 and f8 in rows: quad i is at pack_word_place(i) */
     size_t row_step;      /* to output n + 1; in panels only inside one panel */
 };
 struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
@@ -38,7 +38,7 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
 static inline __attribute__((always_inline)) size_t pack_quad_offset(const struct pack_group *g,
                                                                      uint32_t i)
 {
-    return (g->paired ? pack_f8_place(i) : i) * g->quad_step;
+    return (g->paired ? pack_word_place(i) : i) * g->quad_step;
 }
 
 /* Reorder a word of 4-bit elements from panel to row order. A panel has element i of eight in bits

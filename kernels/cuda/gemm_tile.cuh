@@ -64,7 +64,7 @@ static __host__ __device__ constexpr int step_words(void)
 template <enum dtype W, int GROUP>
 static __host__ __device__ constexpr int mixed_steps(void)
 {
-    return W == DTYPE_I4 && GROUP == 32 ? 4 : W == DTYPE_F8 ? 2 : 1;
+    return W == DTYPE_I4 && GROUP == 32 ? 4 : W == DTYPE_I8 || W == DTYPE_F8 ? 2 : 1;
 }
 
 /* --- fragments --- */
@@ -603,17 +603,18 @@ struct tile {
 
 /* Blocks per multiprocessor that the compiler has to leave room for; 0: it decides. With room for
  * one it does not spill. */
-template <enum dtype W, int GROUP, bool SPLIT>
+template <enum dtype W, int GROUP, bool EXPERTS, bool SPLIT>
 static __host__ __device__ constexpr int tile_blocks(void)
 {
-    return SPLIT && scales_by_step<W, GROUP>() ? 1 : 0;
+    return (SPLIT && scales_by_step<W, GROUP>()) || (EXPERTS && W == DTYPE_I8 && GROUP == 128);
 }
 
 /* SPLIT: a block computes range z of K only, and writes its sums to the partial results [z][T][N],
  * which fold_kernel() adds in order. */
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T, bool EXPERTS = false,
           bool SPLIT = false>
-static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP, (tile_blocks<W, GROUP, SPLIT>()))
+static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP,
+                                         (tile_blocks<W, GROUP, EXPERTS, SPLIT>()))
 tile_kernel(struct product p)
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;

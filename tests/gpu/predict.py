@@ -44,7 +44,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "gap before a product that begins early (narrow_kernel), us": (0.6, 1.2),
     "bytes of a bf16 product with few rows": (0.70, 0.85),
     "bytes of an fp8 product with few rows": (0.65, 0.80),
-    "bytes of an int8 product with few rows": (0.60, 0.75),
+    "bytes of an int8 product with few rows": (0.65, 0.80),
     "bytes of an int4 product with few rows": (0.60, 0.75),
     "bytes of decode attention": (0.70, 0.85),
     "bytes of other ops": (0.50, 0.80),
@@ -237,7 +237,7 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
     kp, each = row_elements(k), 2 if group == 0 else 0.5 if name == "int4" else 1
-    loads_16 = group == 0 or name == "fp8" or (name, group) == ("int4", 32)  # bytes a lane
+    loads_16 = name != "int4" or group == 32  # bytes a lane
     share = f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows"
     outputs, rows = 128, 64 if group else 128
     fills = up(t, rows) * up(n, outputs) >= device.n_sms
@@ -272,7 +272,7 @@ def wgmma_product(weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     x, y = up(t, WGMMA_ROWS), up(n, WGMMA_ROWS)
     arranged = x * WGMMA_ROWS * kp * 2
     read = int(x * y * WGMMA_ROWS * kp * each)
-    loads_16 = name == "fp8" or (name, group) == ("int4", 32)
+    loads_16 = name != "int4" or group == 32
     return Op("", 1, [Launch("arrange_kernel", kp // PIECE_K, x), Launch("wgmma_kernel", x, y)],
               weight_bytes(weights, n, k) + 4 * t * n,
               f"bytes of {'an' if name != 'bf16' else 'a'} {name} product with few rows",

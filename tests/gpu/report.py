@@ -24,7 +24,7 @@ TAIL_LINES = 15
 PREDICTED = {
     ("launch", ""): "2 to 3 us",
     ("gemm", "bf16"): "70 to 85 %",
-    ("gemm", "int8"): "60 to 75 %",
+    ("gemm", "int8"): "65 to 80 %",
     ("gemm", "int4"): "60 to 75 %",
     ("gemm", "fp8"): "65 to 80 %",
     ("gemm", "T 2048"): "cuBLASLt",

@@ -1,6 +1,6 @@
 """Measure the continuous batching of the library transformers, for comparison with the server.
 
-    transformers_peer.py MODEL [--device cuda] [--seconds 22]
+    transformers_peer.py MODEL [--seconds 22]
 
 MODEL is a folder with a config.json; the weights are random, in bf16. The 16 prompts are those of
 ask.py; all are answered together, once with few and once with many tokens each. The last line is
@@ -21,10 +21,10 @@ N_REQUESTS = 16
 FEW, MANY = 16, 272
 
 
-def load(torch, transformers, folder: str, device: str):
+def load(torch, transformers, folder: str):
     config = transformers.AutoConfig.from_pretrained(folder)
     torch.manual_seed(1)
-    with torch.device(device):
+    with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16, attn_implementation="sdpa")
     return model.eval()
@@ -45,8 +45,8 @@ def seconds(torch, transformers, model, n_tokens: int) -> float:
     return took
 
 
-def measure(torch, transformers, folder: str, device: str) -> None:
-    model = load(torch, transformers, folder, device)
+def measure(torch, transformers, folder: str) -> None:
+    model = load(torch, transformers, folder)
     seconds(torch, transformers, model, FEW)  # allocates, compiles
     few, many = (min(seconds(torch, transformers, model, n) for _ in range(2))
                  for n in (FEW, MANY))
@@ -62,7 +62,6 @@ def give_up() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=22)
     args = parser.parse_args()
     timer = threading.Timer(args.seconds, give_up)
@@ -74,12 +73,12 @@ def main() -> int:
     except ImportError as error:
         print(f"{error.name} is not installed here: nothing to compare with")
         return 0
-    if args.device == "cuda" and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         print("PyTorch sees no GPU: nothing to compare with")
         return 0
     print(f"PyTorch {torch.__version__}, transformers {transformers.__version__}")
     try:
-        measure(torch, transformers, args.model, args.device)
+        measure(torch, transformers, args.model)
     except Exception as error:  # the peer's failure is none of ours
         print(f"transformers: {type(error).__name__}: {error}")
     return 0

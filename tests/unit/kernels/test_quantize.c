@@ -286,7 +286,9 @@ static void check_drawing_of(struct weight *w, enum dtype from, const float *x, 
             size_t e = (size_t)n * stride + k, at = n * (stride / w->group) + k / w->group;
             bool behind = k >= w->k, no_group = k / w->group * w->group >= w->k;
             float scale = dtype_load(DTYPE_BF16, p + scales, at), want = NAN;
-            int zero = w->dtype == DTYPE_I8 ? 128 : 8, u = p[e * bits / 8];
+            size_t i = e / 4 % 16, place = e / 64 * 16 + i / 2 % 4 * 4 + i / 8 * 2 + i % 2;
+            int zero = w->dtype == DTYPE_I8 ? 128 : 8;
+            int u = w->dtype == DTYPE_I8 ? p[place * 4 + e % 4] : 0;
 
             if (w->dtype == DTYPE_I4) {
                 size_t at_word = e / 8; /* rows are whole chunks of 16 words */
