@@ -126,8 +126,8 @@ static uint64_t graph_bytes_to_come(const struct engine *e)
 static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len,
                                  uint64_t block, uint64_t *out, struct buf *why)
 {
-    uint64_t step = step_bytes(e, rank, max_model_len) + graph_bytes_to_come(e) +
-                    sharing_bytes(e, block);
+    uint64_t step =
+        step_bytes(e, rank, max_model_len) + graph_bytes_to_come(e) + sharing_bytes(e, block);
     uint64_t n_free = 0, n_total = 0;
     uint64_t at_open = e->gpu_bytes_free_at_open[rank];
     double share = e->config.gpu_memory_utilization;

@@ -156,8 +156,10 @@ NODISCARD enum status device_download_async(struct device *d, struct stream *s, 
 NODISCARD enum status device_copy_async(struct device *d, struct stream *s, void *dst,
                                         const void *src, size_t n_bytes);
 /* Enqueue the CRC32C (hash_crc32c(0, ...)) of n pieces of n_bytes of device memory each, a multiple
- * of 4; sums [n] are device memory, too. ERR_UNSUPPORTED on a host device. */
+ * of 4 up to DEVICE_SUM_BYTES_MAX; sums [n] are device memory, too. ERR_UNSUPPORTED on a host
+ * device. */
 #define DEVICE_SUMS_MAX 256
+#define DEVICE_SUM_BYTES_MAX ((size_t)1 << 28)
 NODISCARD enum status device_crc32c_async(struct device *d, struct stream *s,
                                           const void *const *pieces, uint32_t n, size_t n_bytes,
                                           uint32_t *sums);

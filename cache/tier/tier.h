@@ -182,7 +182,8 @@ uint32_t tier_check_free(const struct tier *t, uint8_t *seen, uint32_t n_ids);
 struct tier_near;
 #define TIER_SUMS_MAX 256u /* blocks of one job */
 
-/* Buffers in device memory, and jobs that copy and compute CRC32Cs. ERR_NOMEM. */
+/* Buffers in device memory, and jobs that copy and compute CRC32Cs. ERR_NOMEM; ERR_UNSUPPORTED: the
+ * device does not compute CRC32Cs of such blocks. */
 NODISCARD enum status tier_near_open(struct tier_near **out, struct device *device,
                                      uint64_t block_bytes);
 uint64_t tier_near_device_bytes(uint64_t block_bytes); /* that tier_near_open() takes */

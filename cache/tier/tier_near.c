@@ -205,6 +205,10 @@ enum status tier_near_open(struct tier_near **out, struct device *device, uint64
     *out = NULL;
     if (!n)
         return ERR_NOMEM;
+    if (block_bytes > DEVICE_SUM_BYTES_MAX || block_bytes % sizeof(uint32_t) != 0) {
+        free(n);
+        return ERR_UNSUPPORTED;
+    }
     n->device = device;
     n->block_bytes = block_bytes;
     s = allocate(n);

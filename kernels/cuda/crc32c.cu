@@ -100,7 +100,7 @@ enum status cuda_sums(struct cuda_context *c, struct stream *s, const void *cons
 
     /* move_over() takes numbers of words below 2^27. */
     ASSERT(n >= 1 && n <= DEVICE_SUMS_MAX && n_bytes > 0 && n_bytes % 4 == 0 &&
-           n_bytes <= (size_t)1 << 28);
+           n_bytes <= DEVICE_SUM_BYTES_MAX);
     for (uint32_t i = 0; i < n; i++)
         p.pieces[i] = static_cast<const uint32_t *>(pieces[i]);
     p.powers[0] = ONE >> 1;

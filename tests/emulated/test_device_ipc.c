@@ -266,6 +266,19 @@ static void a_refused_unmapping_is_not_the_end_of_the_device(void **state)
     device_close(d);
 }
 
+/* Their sums cannot be computed: KV goes through the host then. */
+static void blocks_that_are_too_large_are_refused(void **state)
+{
+    struct device *d = open_device();
+    struct tier_near *near;
+
+    (void)state;
+    assert_int_equal(tier_near_open(&near, d, DEVICE_SUM_BYTES_MAX + 4), ERR_UNSUPPORTED);
+    assert_int_equal(tier_near_open(&near, d, BLOCK_BYTES + 2), ERR_UNSUPPORTED);
+    assert_null(near);
+    device_close(d);
+}
+
 /* Everything that a pull needs, from the beginning on. Returns whether it worked. */
 static bool try_all(struct device *d)
 {
@@ -321,6 +334,7 @@ int main(void)
         T(blocks_of_another_process_are_copied_and_summed),
         T(handles_that_must_not_work_do_not),
         T(an_owner_that_is_killed_leaves_what_is_mapped),
+        T(blocks_that_are_too_large_are_refused),
         T(a_refused_unmapping_is_not_the_end_of_the_device),
         T(each_call_may_fail),
     };
