@@ -344,7 +344,7 @@ ALWAYS_INLINE void quantize_all(const struct weight *w, group_fn *group, uint32_
 
 #define GROUP(name, attribute, to)                                                                 \
     attribute static void group_##name(const struct pack_group *g, const struct strip *s,          \
-                                       const float (*x)[LANES], uint32_t n)                        \
+                                       const float(*x)[LANES], uint32_t n)                         \
     {                                                                                              \
         quantize_group(g, s, to, x, n);                                                            \
     }
