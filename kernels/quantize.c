@@ -301,8 +301,12 @@ ALWAYS_INLINE void quantize_group(const struct pack_group *g, const struct strip
     put_group(g, s, to, inverse, x, n);
 }
 
+/* quantize_group() for one type. */
+typedef void group_fn(const struct pack_group *g, const struct strip *s, const float (*x)[LANES],
+                      uint32_t n);
+
 /* Rows [first, end) of w, all in one strip. */
-ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dtype from,
+ALWAYS_INLINE void quantize_strip(const struct weight *w, group_fn *group, enum dtype from,
                                   const char *src, uint32_t first, uint32_t end)
 {
     size_t row_bytes = w->k * dtype_bytes(from);
@@ -320,47 +324,50 @@ ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dt
         for (uint32_t k = 0; k < n_k; k += w->group) {
             struct pack_group g = pack_group_of(w, first, k0 + k);
 
-            quantize_group(&g, &s, to, s.x + k, w->group < n_k - k ? w->group : n_k - k);
+            group(&g, &s, s.x + k, w->group < n_k - k ? w->group : n_k - k);
         }
     }
 }
 
-ALWAYS_INLINE void quantize_all(const struct weight *w, enum dtype to, uint32_t n0, enum dtype from,
-                                const char *src, uint32_t n_rows)
+ALWAYS_INLINE void quantize_all(const struct weight *w, group_fn *group, uint32_t n0,
+                                enum dtype from, const char *src, uint32_t n_rows)
 {
     uint32_t end;
 
     for (uint32_t first = n0; first < n0 + n_rows; first = end) {
         end = (first / LANES + 1) * LANES;
         end = end < n0 + n_rows ? end : n0 + n_rows;
-        quantize_strip(w, to, from, src + (size_t)(first - n0) * w->k * dtype_bytes(from), first,
+        quantize_strip(w, group, from, src + (size_t)(first - n0) * w->k * dtype_bytes(from), first,
                        end);
     }
 }
 
-/* One call per pair of types, so that every loop above is compiled for constant types. */
+#define GROUP(name, attribute, to)                                                                 \
+    attribute static void group_##name(const struct pack_group *g, const struct strip *s,          \
+                                       const float(*x)[LANES], uint32_t n)                         \
+    {                                                                                              \
+        quantize_group(g, s, to, x, n);                                                            \
+    }
+
+/* Every loop above is compiled for constant types: those that read for each type of the source,
+ * those that quantize for each type of the weight. A call between them costs nothing beside a
+ * group, and all pairs would take ten seconds more to compile. */
 #define PATH(name, attribute)                                                                      \
+    GROUP(i8_##name, attribute, DTYPE_I8)                                                          \
+    GROUP(i4_##name, attribute, DTYPE_I4)                                                          \
+    GROUP(f8_##name, attribute, DTYPE_F8)                                                          \
     attribute static void quantize_##name(const struct weight *w, uint32_t n0, enum dtype from,    \
                                           const char *src, uint32_t n_rows)                        \
     {                                                                                              \
-        if (w->dtype == DTYPE_I8 && from == DTYPE_F32)                                             \
-            quantize_all(w, DTYPE_I8, n0, DTYPE_F32, src, n_rows);                                 \
-        else if (w->dtype == DTYPE_I8 && from == DTYPE_F16)                                        \
-            quantize_all(w, DTYPE_I8, n0, DTYPE_F16, src, n_rows);                                 \
-        else if (w->dtype == DTYPE_I8)                                                             \
-            quantize_all(w, DTYPE_I8, n0, DTYPE_BF16, src, n_rows);                                \
-        else if (w->dtype == DTYPE_F8 && from == DTYPE_F32)                                        \
-            quantize_all(w, DTYPE_F8, n0, DTYPE_F32, src, n_rows);                                 \
-        else if (w->dtype == DTYPE_F8 && from == DTYPE_F16)                                        \
-            quantize_all(w, DTYPE_F8, n0, DTYPE_F16, src, n_rows);                                 \
-        else if (w->dtype == DTYPE_F8)                                                             \
-            quantize_all(w, DTYPE_F8, n0, DTYPE_BF16, src, n_rows);                                \
-        else if (from == DTYPE_F32)                                                                \
-            quantize_all(w, DTYPE_I4, n0, DTYPE_F32, src, n_rows);                                 \
+        group_fn *group = w->dtype == DTYPE_I8   ? group_i8_##name                                 \
+                          : w->dtype == DTYPE_I4 ? group_i4_##name                                 \
+                                                 : group_f8_##name;                                \
+        if (from == DTYPE_F32)                                                                     \
+            quantize_all(w, group, n0, DTYPE_F32, src, n_rows);                                    \
         else if (from == DTYPE_F16)                                                                \
-            quantize_all(w, DTYPE_I4, n0, DTYPE_F16, src, n_rows);                                 \
+            quantize_all(w, group, n0, DTYPE_F16, src, n_rows);                                    \
         else                                                                                       \
-            quantize_all(w, DTYPE_I4, n0, DTYPE_BF16, src, n_rows);                                \
+            quantize_all(w, group, n0, DTYPE_BF16, src, n_rows);                                   \
     }
 
 PATH(plain, )

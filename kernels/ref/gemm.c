@@ -10,13 +10,14 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
-static float dot_floats(const struct weight *w, uint32_t n, const float *a, const float *bias,
+/* row [K]: an output's weights. */
+static float dot_floats(uint32_t n_k, const float *row, const float *a, const float *bias,
                         const float *old)
 {
     double sum = 0;
 
-    for (uint32_t k = 0; k < w->k; k++)
-        sum += (double)a[k] * pack_at(w, n, k);
+    for (uint32_t k = 0; k < n_k; k++)
+        sum += (double)a[k] * row[k];
     if (bias)
         sum += *bias;
     if (old)
@@ -49,9 +50,9 @@ static uint32_t group_end(const struct weight *w, uint32_t k)
     return quant_group(w) < w->k - k ? k + quant_group(w) : w->k;
 }
 
-/* scales: of the groups of q. */
-static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, const float *scales,
-                      const float *bias, const float *old)
+/* codes [K]: an output's weights; scales: of the groups of q. */
+static float dot_ints(const struct weight *w, uint32_t n, const int16_t *codes, const int8_t *q,
+                      const float *scales, const float *bias, const float *old)
 {
     float sum = 0;
 
@@ -60,7 +61,7 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, const
         int32_t group = 0, sum_q = 0; /* |group| <= 64 * 127 * 255 < 2^24 is exact as a float */
 
         for (uint32_t k = k0; k < end; k++) {
-            group += q[k] * pack_int_at(w, n, k);
+            group += q[k] * codes[k];
             sum_q += q[k];
         }
         sum = fmaf((float)group * *scales, pack_scale_at(w, n, k0), sum);
@@ -74,35 +75,69 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, const
     return sum;
 }
 
-enum status ref_gemm(struct device *d, struct stream *s, const struct gemm_params *p)
+static enum status gemm_floats(const struct gemm_params *p)
 {
-    bool ints = p->w.dtype >= DTYPE_FLOATS && p->w.dtype != DTYPE_F8;
-    uint32_t n_groups = ints ? (p->w.k + quant_group(&p->w) - 1) / quant_group(&p->w) : 0;
-    float *scales = NULL;
-    int8_t *q = NULL;
+    const struct weight *w = &p->w;
+    float *row = malloc(w->k * sizeof *row); /* read once for all rows of activations */
 
-    (void)d;
-    (void)s;
-    if (ints) {
-        scales = malloc(n_groups * sizeof *scales + p->w.k);
-        if (!scales)
-            return ERR_NOMEM;
-        q = (int8_t *)(scales + n_groups);
+    if (!row)
+        return ERR_NOMEM;
+    for (uint32_t n = 0; n < w->n; n++) {
+        for (uint32_t k = 0; k < w->k; k++)
+            row[k] = pack_at(w, n, k);
+        for (uint32_t t = 0; t < p->n_rows; t++) {
+            float *out = p->out + t * p->out_stride + n;
+
+            *out = dot_floats(w->k, row, p->a + t * p->a_stride, p->bias ? p->bias + n : NULL,
+                              p->accumulate ? out : NULL);
+        }
     }
-    for (uint32_t t = 0; t < p->n_rows; t++) {
-        const float *a = p->a + t * p->a_stride;
-        float *out = p->out + t * p->out_stride;
+    free(row);
+    return OK;
+}
 
-        for (uint32_t k = 0, g = 0; g < n_groups; g++, k += quant_group(&p->w))
-            scales[g] = quantize_group(q + k, a + k, group_end(&p->w, k) - k);
-        for (uint32_t n = 0; n < p->w.n; n++) {
-            const float *bias = p->bias ? p->bias + n : NULL;
-            const float *old = p->accumulate ? out + n : NULL;
+/* scales [n_rows][groups], q [n_rows][K]: the activations, quantized. */
+static void quantize_all(const struct gemm_params *p, float *scales, int8_t *q)
+{
+    for (uint32_t t = 0; t < p->n_rows; t++, q += p->w.k)
+        for (uint32_t k = 0; k < p->w.k; k += quant_group(&p->w))
+            *scales++ = quantize_group(q + k, p->a + t * p->a_stride + k, group_end(&p->w, k) - k);
+}
 
-            out[n] = ints ? dot_ints(&p->w, n, q, scales, bias, old)
-                          : dot_floats(&p->w, n, a, bias, old);
+static enum status gemm_ints(const struct gemm_params *p)
+{
+    const struct weight *w = &p->w;
+    size_t n_groups = (w->k + quant_group(w) - 1) / quant_group(w);
+    float *scales = malloc(p->n_rows * n_groups * sizeof *scales);
+    int8_t *q = malloc((size_t)p->n_rows * w->k);
+    int16_t *codes = malloc(w->k * sizeof *codes);
+    enum status s = scales && q && codes ? OK : ERR_NOMEM;
+
+    if (s == OK)
+        quantize_all(p, scales, q);
+    for (uint32_t n = 0; s == OK && n < w->n; n++) {
+        for (uint32_t k = 0; k < w->k; k++)
+            codes[k] = (int16_t)pack_int_at(w, n, k);
+        for (uint32_t t = 0; t < p->n_rows; t++) {
+            float *out = p->out + t * p->out_stride + n;
+
+            *out = dot_ints(w, n, codes, q + (size_t)t * w->k, scales + t * n_groups,
+                            p->bias ? p->bias + n : NULL, p->accumulate ? out : NULL);
         }
     }
     free(scales);
-    return OK;
+    free(q);
+    free(codes);
+    return s;
+}
+
+enum status ref_gemm(struct device *d, struct stream *s, const struct gemm_params *p)
+{
+    bool ints = p->w.dtype >= DTYPE_FLOATS && p->w.dtype != DTYPE_F8;
+
+    (void)d;
+    (void)s;
+    if (p->n_rows == 0)
+        return OK;
+    return ints ? gemm_ints(p) : gemm_floats(p);
 }

@@ -3,7 +3,7 @@
  *
  * Owns    nothing.
  * Thread  any; they keep no state and ignore device and stream (both may be NULL).
- * Errors  as ops.h; attention and gemm allocate (ERR_NOMEM).
+ * Errors  as ops.h; attention, its tiles and gemm allocate (ERR_NOMEM).
  * Units   as params.h. */
 #ifndef TARN_KERNELS_REF_REF_H
 #define TARN_KERNELS_REF_REF_H

@@ -14,6 +14,10 @@
 /* Kernels that are inlined into one frame at -O1 with sanitizers need large stacks. Pages that are
  * never touched cost nothing. */
 #define STACK_BYTES ((size_t)256 << 10)
+/* Stacks that all began at the same place of a page would share a few sets of the first cache. */
+#define LINE_BYTES 64u
+#define LINES_OF_PAGE 64u
+#define LINES_APART 39u /* prime to LINES_OF_PAGE, and neighbours lie far apart */
 
 struct fiber {
 #if defined(__x86_64__)
@@ -23,6 +27,7 @@ struct fiber {
 #endif
     char *stack; /* lowest address; a guard page lies below */
     size_t stack_bytes;
+    char *top; /* where the first frame begins */
     fiber_entry *entry;
     void *arg;
 #if EMULATION_ASAN
@@ -100,8 +105,16 @@ fiber *fiber_create(void)
     if (p == MAP_FAILED || mprotect(p, page, PROT_NONE) != 0)
         emulation_die("no memory for a fiber's stack: %s", strerror(errno));
     fiber *f = new fiber();
+    static unsigned n_created;
     f->stack = p + page;
     f->stack_bytes = STACK_BYTES;
+    f->top = f->stack + STACK_BYTES - n_created++ * LINES_APART % LINES_OF_PAGE * LINE_BYTES;
+#if EMULATION_ASAN
+    __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* of what lay there before */
+#endif
+#if defined(__x86_64__)
+    f->sp = f->top;
+#endif
 #if defined(__SANITIZE_THREAD__)
     f->tsan = __tsan_create_fiber(0);
 #endif
@@ -113,11 +126,16 @@ void fiber_prepare(fiber *f, fiber_entry *entry, void *arg)
     f->entry = entry;
     f->arg = arg;
 #if EMULATION_ASAN
+    char *lowest = f->stack;
+#if defined(__x86_64__)
+    lowest = static_cast<char *>(f->sp); /* where it left for the last time */
+#endif
     f->fake_stack = nullptr;
-    __asan_unpoison_memory_region(f->stack, f->stack_bytes); /* frames that never returned */
+    /* Frames that never returned. */
+    __asan_unpoison_memory_region(lowest, (size_t)(f->top - lowest));
 #endif
 #if defined(__x86_64__)
-    void **top = reinterpret_cast<void **>(f->stack + f->stack_bytes);
+    void **top = reinterpret_cast<void **>(f->top);
     *--top = nullptr; /* first_function's return address: the stack is aligned as after a call */
     *--top = reinterpret_cast<void *>(&first_function);
     for (int i = 0; i < 6; i++)
@@ -126,7 +144,7 @@ void fiber_prepare(fiber *f, fiber_entry *entry, void *arg)
 #else
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = f->stack_bytes;
+    f->context.uc_stack.ss_size = (size_t)(f->top - f->stack);
     f->context.uc_link = nullptr;
     makecontext(&f->context, first_function, 0);
 #endif

@@ -77,6 +77,7 @@ struct allocation {
     size_t map_bytes;
     int fd;           /* of the file behind memory that other processes may map; -1: none */
     bool is_borrowed; /* the memory of another process */
+    bool is_open;     /* can be accessed */
     uint32_t n_opens; /* of these, by handle */
     uint64_t file;    /* number of that file */
 };

@@ -2,7 +2,9 @@
  *
  * Device memory is accessible only while its device works. At other times, and while another
  * device works, an access faults (or AddressSanitizer reports it), as on a real machine without
- * access from peer to peer. New memory holds 0xff: NaN floats, huge indices.
+ * access from peer to peer. New memory holds 0xff: NaN floats, huge indices. Without
+ * AddressSanitizer all pages are closed, and the first access of a device that works opens the
+ * allocation by a fault: to open all of them for each piece of work took longer than the work.
  *
  * Memory that is shared with other processes (CUDA IPC) becomes a file without a name at the same
  * address when its handle is asked for. Other processes open the file in /proc while the owner
@@ -11,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -92,8 +95,9 @@ static void unmap_memory(const allocation *a)
     free(a->mapping);
 }
 
-static void set_access(const allocation *a, bool open)
+static void set_access(allocation *a, bool open)
 {
+    a->is_open = open;
     if (open)
         __asan_unpoison_memory_region(a->base, a->n_bytes);
     else
@@ -121,9 +125,10 @@ static void unmap_memory(const allocation *a)
     munmap(a->mapping, a->map_bytes + page_bytes());
 }
 
-static void set_access(const allocation *a, bool open)
+static void set_access(allocation *a, bool open)
 {
     mprotect(a->mapping, a->map_bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    a->is_open = open;
 }
 #endif
 
@@ -141,6 +146,7 @@ void *memory_alloc(size_t n_bytes, int device)
     a.n_bytes = n_bytes;
     a.device = device;
     a.fd = -1;
+    a.is_open = true;
 
     if (device != PINNED_MEMORY && n_device_bytes[device] + n_bytes > capacity())
         return nullptr;
@@ -150,12 +156,12 @@ void *memory_alloc(size_t n_bytes, int device)
     memset(a.base, 0xff, n_filled);
     memset(a.base + n_bytes - n_filled, 0xff, n_filled);
     memset(a.base + n_bytes, 0xfd, slack_bytes(&a));
-    allocations[a.base] = a;
     if (device != PINNED_MEMORY) {
         n_device_bytes[device] += n_bytes;
         if (protects() && device != open_device)
             set_access(&a, false);
     }
+    allocations[a.base] = a;
     return a.base;
 }
 
@@ -166,7 +172,7 @@ bool memory_free(void *p, bool on_device)
     if (at == allocations.end() || (at->second.device != PINNED_MEMORY) != on_device ||
         at->second.is_borrowed)
         return false;
-    const allocation a = at->second;
+    allocation a = at->second;
     set_access(&a, true);
     for (size_t i = 0; i < slack_bytes(&a); i++)
         if (static_cast<unsigned char>(a.base[a.n_bytes + i]) != 0xfd)
@@ -368,6 +374,7 @@ cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle)
     a.n_bytes = h.n_bytes;
     a.device = device_current();
     a.is_borrowed = true;
+    a.is_open = true;
     a.n_opens = 1;
     a.fd = -1;
     a.file = h.file;
@@ -377,9 +384,9 @@ cudaError_t memory_import(void **out, const cudaIpcMemHandle_t *handle)
         close(fd);
     if (!done)
         return cudaErrorMapBufferObjectFailed;
-    allocations[a.base] = a;
     if (protects() && a.device != open_device)
         set_access(&a, false);
+    allocations[a.base] = a;
     *out = a.base;
     return cudaSuccess;
 }
@@ -401,25 +408,50 @@ bool memory_return(void *p)
     return true;
 }
 
-static void set_all(int device, bool open)
+static void close_all(int device)
 {
     if (!protects() || device == PINNED_MEMORY)
         return;
-    for (const auto &entry : allocations)
-        if (entry.second.device == device)
-            set_access(&entry.second, open);
+    for (auto &entry : allocations)
+        if (entry.second.device == device && entry.second.is_open)
+            set_access(&entry.second, false);
 }
 
 #if !EMULATION_ASAN
 static struct sigaction outer_segv, outer_bus;
+static pthread_t worker; /* the thread that runs the device's work */
 
-/* Report a kernel's access out of bounds, before a test framework's handler leaves the stack. */
+static void open_all(int device)
+{
+    (void)device; /* a fault opens what is touched */
+}
+
+/* Open the closed memory that the worker touches on the device that works; false: it may not. */
+static bool open_touched(const char *at)
+{
+    auto next = allocations.upper_bound(at);
+
+    if (!protects() || open_device == PINNED_MEMORY || !pthread_equal(worker, pthread_self()) ||
+        next == allocations.begin())
+        return false;
+    allocation *a = &std::prev(next)->second;
+    if (a->device != open_device || a->is_open ||
+        at >= static_cast<char *>(a->mapping) + a->map_bytes)
+        return false;
+    set_access(a, true);
+    return true;
+}
+
+/* Open memory, or report a kernel's access out of bounds, before a test framework's handler leaves
+ * the stack. */
 static void fault(int signal_number, siginfo_t *info, void *context)
 {
     const char *at = static_cast<const char *>(info->si_addr);
     auto next = allocations.upper_bound(at);
 
     (void)context;
+    if (open_touched(at))
+        return;
     sigaction(SIGSEGV, &outer_segv, nullptr);
     if (next != allocations.begin()) {
         const allocation &a = std::prev(next)->second;
@@ -457,6 +489,15 @@ static void catch_faults_no_more(void)
     sigaction(SIGBUS, &outer_bus, nullptr);
 }
 #else /* AddressSanitizer's own report is better */
+static void open_all(int device)
+{
+    if (!protects() || device == PINNED_MEMORY)
+        return;
+    for (auto &entry : allocations)
+        if (entry.second.device == device)
+            set_access(&entry.second, true);
+}
+
 static void catch_faults(void)
 {
 }
@@ -475,10 +516,13 @@ void memory_open(void)
 
 void memory_use(int device)
 {
+#if !EMULATION_ASAN
+    worker = pthread_self();
+#endif
     if (device == open_device)
         return;
-    set_all(open_device, false);
-    set_all(device, true);
+    close_all(open_device);
+    open_all(device);
     open_device = device;
 }
 

@@ -16,14 +16,15 @@ uint32_t emulation_bf16_bits(float v)
 
 float emulation_f16_value(uint16_t h)
 {
-    int exponent = h >> 10 & 31;
-    float magnitude = h & 0x3ff;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, bits = h & 0x7fff;
 
-    if (exponent == 31)
-        magnitude = magnitude != 0 ? NAN : INFINITY;
-    else
-        magnitude = ldexpf(exponent ? magnitude + 1024 : magnitude, (exponent ? exponent : 1) - 25);
-    return h >> 15 ? -magnitude : magnitude;
+    if (bits >= 0x7c00) /* infinity, or NaN */
+        bits = 0x7f800000 | bits << 13;
+    else if (bits >= 0x400)
+        bits = (bits << 13) + ((127 - 15) << 23);
+    else /* denormal: units of 2^-24 */
+        bits = __float_as_uint((float)bits * 0x1p-24f);
+    return __uint_as_float(sign | bits);
 }
 
 uint32_t emulation_f16_bits(float v)

@@ -98,14 +98,19 @@ static void read_program(void)
 static const std::vector<range> &arrays_of(const void *kernel)
 {
     static const bool once = (read_program(), true);
-    static const std::vector<range> none;
+    static const std::vector<range> none, *found;
+    static const void *last; /* which asks again for each access */
 
     (void)once;
+    if (kernel == last)
+        return *found;
     auto file = file_of_kernel.find(kernel);
     if (file == file_of_kernel.end())
         emulation_die("a kernel that is not `static __global__` in a .cu file");
     auto at = shared_arrays.find(file->second);
-    return at == shared_arrays.end() ? none : at->second;
+    last = kernel;
+    found = at == shared_arrays.end() ? &none : &at->second;
+    return *found;
 }
 
 void shared_fill(const void *kernel)

@@ -13,13 +13,16 @@
 #include "base/check.h"
 
 #define AMX_TILES 8
+/* The kernels name hundreds of instructions: inlined, they would take most of a minute to
+ * compile. */
+#define AMX_CALL static __attribute__((noinline))
 
 static _Thread_local struct {
     struct amx_config shape;
     _Alignas(64) unsigned char tile[AMX_TILES][AMX_ROWS][AMX_ROW_BYTES];
 } amx_state;
 
-static inline void amx_emulated_configure(const struct amx_config *c)
+AMX_CALL void amx_emulated_configure(const struct amx_config *c)
 {
     ASSERT(c->palette == 1 && c->start_row == 0);
     for (int i = 0; i < AMX_TILES; i++)
@@ -29,7 +32,7 @@ static inline void amx_emulated_configure(const struct amx_config *c)
     amx_state.shape = *c;
 }
 
-static inline void amx_emulated_release(void)
+AMX_CALL void amx_emulated_release(void)
 {
     memset(&amx_state, 0, sizeof amx_state);
 }
@@ -40,13 +43,13 @@ static inline uint32_t amx_emulated_rows(int tile)
     return amx_state.shape.rows[tile];
 }
 
-static inline void amx_emulated_zero(int tile)
+AMX_CALL void amx_emulated_zero(int tile)
 {
     (void)amx_emulated_rows(tile);
     memset(amx_state.tile[tile], 0, sizeof amx_state.tile[tile]);
 }
 
-static inline void amx_emulated_load(int tile, const void *from, size_t stride)
+AMX_CALL void amx_emulated_load(int tile, const void *from, size_t stride)
 {
     uint32_t n = amx_emulated_rows(tile);
 
@@ -56,7 +59,7 @@ static inline void amx_emulated_load(int tile, const void *from, size_t stride)
                amx_state.shape.row_bytes[tile]);
 }
 
-static inline void amx_emulated_store(int tile, void *to, size_t stride)
+AMX_CALL void amx_emulated_store(int tile, void *to, size_t stride)
 {
     uint32_t n = amx_emulated_rows(tile);
 
@@ -82,7 +85,7 @@ static inline vf amx_emulated_flush(vf v)
     return v_select(small, (vf)((vu)v & 0x80000000u), v);
 }
 
-static inline void amx_emulated_bf16(int c, int a, int b)
+AMX_CALL void amx_emulated_bf16(int c, int a, int b)
 {
     uint32_t n = amx_emulated_fit(c, a, b), n_steps = amx_state.shape.rows[b];
 
@@ -105,7 +108,7 @@ static inline void amx_emulated_bf16(int c, int a, int b)
 }
 
 /* Signed bytes of A times bytes of B; exact. */
-static inline void amx_emulated_bytes(int c, int a, int b, bool b_is_signed)
+AMX_CALL void amx_emulated_bytes(int c, int a, int b, bool b_is_signed)
 {
     uint32_t n = amx_emulated_fit(c, a, b), n_steps = amx_state.shape.rows[b];
     const vb offset = (vb)v_set1_i32((int32_t)0x80808080u);
