@@ -24,7 +24,7 @@
 
 static const struct quantization int8 = {DTYPE_I8, 128}, int4 = {DTYPE_I4, 32};
 static struct device *device;
-static char dir[64], kept_dir[64];
+static char dir[64], kept_dir[80];
 
 static struct model_config small_model(void)
 {
