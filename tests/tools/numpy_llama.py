@@ -16,7 +16,8 @@ engine is compared with it.
 Matrix instructions take both factors in bf16. ROUNDING says what a kernel set therefore rounds:
   products   activations, where weights are bf16
   attention  with KV in bf16 and whole tiles of dimensions: queries, scaled for a power of two, and
-             the unnormalized weights of each segment (the sum they are divided by stays exact)
+             the unnormalized weights of each segment (the sum they are divided by stays exact);
+             in cpu-avx512bf16 with KV of one byte too, there weights times the scales of values
 """
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from hf_files import Tensors, load_weights, round_to  # noqa: E402
 
 ROUNDING = {"cpu-avx512bf16": {"products", "attention"}, "cpu-amx": {"products", "attention"}}
+LARGEST = {"int8": 127, "fp8": 448}  # numbers of KV of one byte
 IN_BASE_2 = {"cpu-amx"}  # whose scores are in base 2, and heads of whole tiles
 SEGMENT_TOKENS = 256
 TILE_DIMS = 32
@@ -82,8 +84,9 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def softmax_in_bf16(scores: np.ndarray, base: float) -> np.ndarray:
-    """Each segment's weights are at most 1 and rounded before the merge."""
+def softmax_in_bf16(scores: np.ndarray, base: float, scales: np.ndarray) -> np.ndarray:
+    """Each segment's weights are at most 1 and rounded, times the keys' scales, before the
+    merge."""
     top = scores.max(axis=-1, keepdims=True)
     out = np.empty_like(scores)
     total = np.zeros_like(top)
@@ -91,22 +94,27 @@ def softmax_in_bf16(scores: np.ndarray, base: float) -> np.ndarray:
         part = scores[:, begin:begin + SEGMENT_TOKENS]
         part_top = np.maximum(part.max(axis=-1, keepdims=True), top - 1e4)  # -inf: no key is seen
         weights, scale = base ** (part - part_top), base ** (part_top - top)
-        out[:, begin:begin + SEGMENT_TOKENS] = round_to(weights, "bf16") * scale
+        of = scales[begin:begin + SEGMENT_TOKENS]
+        out[:, begin:begin + SEGMENT_TOKENS] = round_to(weights * of, "bf16") / of * scale
         total += weights.sum(axis=-1, keepdims=True) * scale
     return out / total
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, base: float = 0) -> np.ndarray:
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, base: float = 0,
+              largest: float = 0) -> np.ndarray:
     """q [T, H, d], k and v [T, G, d] -> [T, H * d]; causal; head h uses KV head h // (H / G). With
-    a base of the scores, queries and probabilities are rounded to bf16."""
+    a base of the scores, queries and probabilities are rounded to bf16; `largest`: the number that
+    a value's largest element has, if values have scales."""
     n_rows, n_heads, d = q.shape
     group = n_heads // k.shape[1]
     mask = np.tril(np.ones((n_rows, n_rows), dtype=bool))
     out = np.empty_like(q)
+    scales = np.abs(v).max(axis=-1) / largest if largest else np.ones(v.shape[:2])
     q = round_to(q / math.log(base) / math.sqrt(d), "bf16") if base else q / math.sqrt(d)
     for h in range(n_heads):
         scores = np.where(mask, q[:, h] @ k[:, h // group].T, -np.inf)
-        weights = softmax_in_bf16(scores, base) if base else softmax(scores)
+        weights = (softmax_in_bf16(scores, base, scales[:, h // group]) if base
+                   else softmax(scores))
         out[:, h] = weights @ v[:, h // group]
     return out.reshape(n_rows, n_heads * d)
 
@@ -127,8 +135,10 @@ class NumpyLlama:
         self.tied = bool(config.get("tie_word_embeddings"))
         rounded = ROUNDING.get(kernels, set())
         self.products_in_bf16 = "products" in rounded and config.get("torch_dtype") == "bfloat16"
-        self.attention_in_bf16 = ("attention" in rounded and kv_dtype == "bf16" and
-                                  (kernels not in IN_BASE_2 or self.head_dim % TILE_DIMS == 0))
+        is_tiled = kernels in IN_BASE_2
+        self.attention_in_bf16 = ("attention" in rounded and
+                                  (kv_dtype == "bf16" or (kv_dtype in LARGEST and not is_tiled)) and
+                                  (not is_tiled or self.head_dim % TILE_DIMS == 0))
         self.base = (2 if kernels in IN_BASE_2 else math.e) if self.attention_in_bf16 else 0
 
     @staticmethod
@@ -158,7 +168,8 @@ class NumpyLlama:
         v = self.heads(self.linear(x, p + "v_proj"), self.n_kv_heads)
         if self.kv_dtype:
             k, v = round_to(k, self.kv_dtype), round_to(v, self.kv_dtype)
-        return self.linear(attention(q, k, v, self.base), p + "o_proj")
+        return self.linear(attention(q, k, v, self.base, LARGEST.get(self.kv_dtype, 0)),
+                           p + "o_proj")
 
     def feed_forward(self, x: np.ndarray, p: str) -> np.ndarray:
         gate = self.linear(x, p + "gate_proj")
