@@ -2,19 +2,12 @@
  * choice whether they are used. */
 #include "tests/cuda/attention_batch.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "tests/cuda/wgmma_trial.h"
 
-/* Functions of the emulation (emulation.h); NULL on a real GPU. */
-void emulation_make_wgmma_fast(int fast) __attribute__((weak));
-void emulation_fail_call(uint64_t n, int error) __attribute__((weak));
-uint64_t emulation_calls(void) __attribute__((weak));
-
-#define OUT_OF_MEMORY 2 /* cudaErrorMemoryAllocation, which a context survives */
 #define WIDE_QUERIES 128
 
 static struct device_config config_of(uint32_t dim, bool wgmma)
@@ -288,26 +281,8 @@ static void a_device_does_without_where_there_is_no_gain(void **state)
 /* Noise must not change what stored KV belongs to. */
 static void a_kept_choice_is_not_measured_again(void **state)
 {
-    char dir[] = "/tmp/tarn-attention-XXXXXX", path[sizeof dir + 32];
-    struct device_config config = config_of(64, true);
-
     (void)state;
-    if (!emulation_make_wgmma_fast)
-        skip(); /* a real GPU may choose otherwise */
-    assert_non_null(mkdtemp(dir));
-    config.measure_dir = dir;
-    config.max_heads = 3;
-    emulation_make_wgmma_fast(1);
-    assert_true(has_wgmma(cuda_device_for(&config)));
-    emulation_make_wgmma_fast(0);
-    config.max_heads = 2; /* opened again */
-    assert_true(has_wgmma(cuda_device_for(&config)));
-    snprintf(path, sizeof path, "%s/attention-64-emulated-GPU.txt", dir);
-    assert_int_equal(truncate(path, 20), 0);
-    config.max_heads = 3;
-    assert_false(has_wgmma(cuda_device_for(&config)));
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(dir), 0);
+    check_kept_choice(config_of(64, true), "attention-64-emulated-GPU.txt", has_wgmma);
 }
 
 /* Open a device whose n-th call of the runtime fails; 0: none. Returns the number of calls. */

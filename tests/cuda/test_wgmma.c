@@ -1,6 +1,6 @@
 /* test_wgmma.c - products of many rows on Hopper's own matrix instructions, and the choice whether
  * they are used. */
-#include "tests/cuda/cuda_test.h"
+#include "tests/cuda/wgmma_trial.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -15,13 +15,6 @@
 #include "base/save_file.h"
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
-
-/* Functions of the emulation (emulation.h); NULL on a real GPU. */
-void emulation_make_wgmma_fast(int fast) __attribute__((weak));
-void emulation_fail_call(uint64_t n, int error) __attribute__((weak));
-uint64_t emulation_calls(void) __attribute__((weak));
-
-#define OUT_OF_MEMORY 2 /* cudaErrorMemoryAllocation, which a context survives */
 
 struct spec {
     enum dtype t;
@@ -268,30 +261,13 @@ static void a_device_does_without_where_there_is_no_gain(void **state)
 /* Noise must not change what stored KV belongs to. */
 static void a_kept_choice_is_not_measured_again(void **state)
 {
-    char dir[] = "/tmp/tarn-wgmma-XXXXXX", path[sizeof dir + 48];
+    char file[64];
     struct device_config config = config_of(DTYPE_I8, 128, true);
 
     (void)state;
-    if (!emulation_make_wgmma_fast)
-        skip(); /* a real GPU may choose otherwise */
-    assert_non_null(mkdtemp(dir));
     config.max_k = 128;
-    config.measure_dir = dir;
-    emulation_make_wgmma_fast(1);
-    assert_true(has_wgmma(cuda_device_for(&config)));
-    emulation_make_wgmma_fast(0);
-    config.max_heads = 2; /* opened again */
-    assert_true(has_wgmma(cuda_device_for(&config)));
-    snprintf(path, sizeof path, "%s/matrix-%u-128-emulated-GPU.txt", dir, (unsigned)DTYPE_I8);
-    assert_int_equal(truncate(path, 20), 0);
-    config.max_heads = 3;
-    assert_false(has_wgmma(cuda_device_for(&config)));
-    config.max_heads = 2;
-    emulation_make_wgmma_fast(1);
-    assert_false(has_wgmma(cuda_device_for(&config)));
-    emulation_make_wgmma_fast(0);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(dir), 0);
+    snprintf(file, sizeof file, "matrix-%u-128-emulated-GPU.txt", (unsigned)DTYPE_I8);
+    check_kept_choice(config, file, has_wgmma);
 }
 
 /* Another start, which found the new kernel too slow. */
