@@ -343,16 +343,11 @@ static __device__ __forceinline__ float2 join_group(const struct total &t, int r
 {
     uint32_t c = threadIdx.x % 4;
     float2 group = total_ml(t, r);
-    bool sees = !(group.y < 0), has_row = !(ml.y < 0);
-    bool joins = has_row && sees, stays = has_row && !sees;
-    struct attn_weights w = attn_weigh(ml.x, group.x);
 
-    if (!sees && !last)
+    if (group.y < 0 && !last)
         return ml;
-    if (!stays)
-        ml = joins ? make_float2(w.m, attn_join(ml.y, group.y, w))
-                   : make_float2(group.x, sees ? group.y : 0);
-    float factor = last ? attn_inverse(ml.y) : 1;
+    const struct group_join j = join_ml(&ml, group, last);
+
 #pragma unroll 1
     for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
         float *at = out + 32 * u + 8 * c, x[8];
@@ -362,7 +357,7 @@ static __device__ __forceinline__ float2 join_group(const struct total &t, int r
         get_eight(x, t, u, r);
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            x[e] = (stays ? at[e] : joins ? attn_join(at[e], x[e], w) : x[e]) * factor;
+            x[e] = (j.stays ? at[e] : j.joins ? attn_join(at[e], x[e], j.w) : x[e]) * j.factor;
         if (last && rounded)
             put_eight_rounded(rounded + 32 * u + 8 * c, weights, x);
         else

@@ -168,6 +168,29 @@ static __device__ __forceinline__ float2 no_row()
     return make_float2(-INFINITY, -1);
 }
 
+/* How a group's state is joined to its row: added by weights, taken as it is (the row's first
+ * group), or not seen, so that the row stays. */
+struct group_join {
+    struct attn_weights w;
+    bool joins, stays;
+    float factor; /* of the result: the row's last group is divided by l */
+};
+
+/* Join (m, l) of a group to that of its row. */
+static __device__ __forceinline__ struct group_join join_ml(float2 *row, float2 group, bool last)
+{
+    bool sees = !(group.y < 0), has_row = !(row->y < 0);
+    struct group_join j = {attn_weigh(row->x, group.x), has_row && sees, has_row && !sees, 1};
+
+    if (j.joins)
+        *row = make_float2(j.w.m, attn_join(row->y, group.y, j.w));
+    else if (!j.stays)
+        *row = make_float2(group.x, sees ? group.y : 0);
+    if (last)
+        j.factor = attn_inverse(row->y);
+    return j;
+}
+
 template <enum dtype TYPE>
 static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN */
 {

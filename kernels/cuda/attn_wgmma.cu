@@ -241,26 +241,21 @@ static __device__ __forceinline__ float2 join_group(const struct total &t, int r
                                                     float2 ml, bool last)
 {
     float2 group = total_ml(t, r);
-    bool sees = !(group.y < 0), has_row = !(ml.y < 0);
-    bool joins = has_row && sees, stays = has_row && !sees;
-    struct attn_weights w = attn_weigh(ml.x, group.x);
 
-    if (!sees && !last)
+    if (group.y < 0 && !last)
         return ml;
-    if (!stays)
-        ml = joins ? make_float2(w.m, attn_join(ml.y, group.y, w))
-                   : make_float2(group.x, sees ? group.y : 0);
-    float factor = last ? attn_inverse(ml.y) : 1;
+    const struct group_join j = join_ml(&ml, group, last);
+
 #pragma unroll 1
     for (int i = 0; i < DIM / 8; i++) {
         uint32_t at = 8 * i + 2 * (threadIdx.x % 4);
         float2 *to = reinterpret_cast<float2 *>(out + at), x = get_two(t, i, r);
 
-        if (stays)
+        if (j.stays)
             x = *to;
-        else if (joins)
-            x = make_float2(attn_join(to->x, x.x, w), attn_join(to->y, x.y, w));
-        x = make_float2(x.x * factor, x.y * factor);
+        else if (j.joins)
+            x = make_float2(attn_join(to->x, x.x, j.w), attn_join(to->y, x.y, j.w));
+        x = make_float2(x.x * j.factor, x.y * j.factor);
         if (last && rounded)
             *reinterpret_cast<uint32_t *>(rounded + at) = round_pair(weights, x.x, x.y);
         else
