@@ -345,7 +345,7 @@ static void replayed_steps_do_not_change_a_bit(void **state)
         answer_many(&kinds[i], true, n_longest, &n_eager, want);
         answer_many(&kinds[i], false, n_longest, &n_replayed, got);
         assert_int_equal(n_eager, 0);
-        assert_true(n_replayed >= 5);
+        assert_true(n_replayed > 0); /* how many depends on when the requests come */
         if (memcmp(want, got, sizeof want))
             fail_msg("%s: replayed steps gave other bits", kinds[i].name);
     }
