@@ -208,7 +208,7 @@ static void wait_for_work(struct pool *p)
     }
 }
 
-/* What has been posted and can wait is passed on with the next thing that cannot, or after
+/* Posted messages that can wait are passed on with the next one that cannot, or after
  * SLEEP_NS. */
 static void wake_engine(struct pool *p)
 {

@@ -46,7 +46,7 @@ struct step_graphs_stats {
     uint64_t n_bytes; /* of device memory that they take */
 };
 
-/* What graphs cost on a device. */
+/* The memory that graphs take on a device. */
 struct step_graphs_cost {
     bool is_possible;      /* the device has graphs */
     uint64_t probe_bytes;  /* of all small graphs that were measured */

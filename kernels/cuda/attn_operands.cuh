@@ -49,7 +49,7 @@ struct layout {
     static constexpr int BYTES = ROWS + CONSUMERS * 16 + OPERAND_ALIGNMENT;
 };
 
-/* What the warpgroups tell each other. A phase of `full` is a tile that has come, one of `empty`
+/* Messages between the warpgroups. A phase of `full` is a tile that has come, one of `empty`
  * that all consumers are done with it. */
 struct exchange {
     uint64_t full[STAGES], empty[STAGES];

@@ -16,7 +16,7 @@
 #define THREADS 256
 #define BLOCKS 1024
 
-/* What a trial finds out. */
+/* The results of a trial. */
 struct finding {
     uint32_t *largest; /* bits of the largest difference and of the largest result */
     cudaEvent_t begin, end;

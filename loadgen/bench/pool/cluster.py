@@ -136,7 +136,7 @@ class Cluster:
         """Counts of all instances since their start."""
         switches = self.switches() - self.start_switches
         samples = [s.metrics() for s in self.servers]
-        cpu_s = [now - start for now, start in zip(self.cpu_s(), self.start_cpu_s)]
+        cpu_s = [at_end - at_start for at_end, at_start in zip(self.cpu_s(), self.start_cpu_s)]
 
         def of(name: str) -> list[float]:
             return [m.get(name, 0.0) for m in samples]

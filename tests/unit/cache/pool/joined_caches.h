@@ -261,4 +261,11 @@ static uint32_t n_in(const struct cache *c, enum cache_tier tier)
                                 : stats.tier[tier].n_cached + stats.tier[tier].n_in_use;
 }
 
+/* For struct cache_config: *arg seconds a token, whatever is cached. */
+static inline double slow_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
+{
+    (void)n_cached;
+    return *(const double *)arg * n_new;
+}
+
 #endif

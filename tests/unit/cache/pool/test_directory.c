@@ -88,7 +88,7 @@ static void two_pools_in_one_redis_do_not_see_each_other(void **state)
     stop_pool();
 }
 
-/* Who sleeps until the directory has something to say need not wake up for these answers. */
+/* These answers need not wake a thread that sleeps until the directory has an answer for it. */
 static void nobody_waits_for_answers_to_announcements(void **state)
 {
     (void)state;
