@@ -486,8 +486,8 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first);
 /* --- a pool of instances; no effect without one --- */
 
 /* Steps took `pace` times as long lately as `seconds` of struct cache_config says, because others
- * use the processor, too. Reading KV, and asking other instances for it, are compared with computing
- * at this pace; the policy's costs stay as they are. 1 until the first call. */
+ * use the processor, too. Reading KV, and asking other instances for it, are compared with
+ * computing at this pace; the policy's costs stay as they are. 1 until the first call. */
 void cache_set_pace(struct cache *c, double pace);
 /* Tell the other instances how many requests wait and run here. Call it often: it does something at
  * most every 100 ms. */

@@ -170,8 +170,8 @@ struct store {
  * kv_store.c. */
 void store_find_pools(struct store *st);
 
-/* The time to compute n_new tokens behind n_cached ones at the pace of the last steps, which reading
- * them is compared with; 0 where the cache knows no times. */
+/* The time to compute n_new tokens behind n_cached ones at the pace of the last steps, with which
+ * reading them is compared; 0 where the cache knows no times. */
 static inline double compute_time(const struct store *st, uint32_t n_cached, uint32_t n_new)
 {
     return st->config.seconds && n_new > 0

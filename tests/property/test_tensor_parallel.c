@@ -386,7 +386,7 @@ static void all_ranks_sleep_and_wake(void **state)
     engine_test_close(&t);
 }
 
-/* Looked up guesses, and those of a draft model, which is on the first GPU alone. The prompt repeats
+/* Guesses that are looked up, and those of a draft model on the first GPU. The prompt repeats
  * itself, and so does the answer. */
 static void guesses_do_not_change_a_bit(void **state)
 {

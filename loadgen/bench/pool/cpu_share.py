@@ -165,5 +165,5 @@ def chosen_share(asked: float | None, n: int) -> tuple[float, str]:
         usable_parent()
         return share, ""
     except Unavailable as e:
-        return 0.0, (f"no share of processor time for each instance, all share the cores: no cgroup "
+        return 0.0, ("no share of processor time for each instance, all share the cores: no cgroup "
                      f"with a quota can be made ({e}). Run as root, or in a delegated group.")

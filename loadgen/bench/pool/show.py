@@ -260,8 +260,8 @@ def read_arguments() -> argparse.Namespace:
     p.add_argument("--open-conversations", type=int, default=24, help="at a time [24]")
     p.add_argument("--turn-words", type=int, default=60, help="of a turn [60]")
     p.add_argument("--threads", type=int, default=1, help="compute threads of an instance [1]")
-    p.add_argument("--cpu-share", type=float, help="cores that each instance may use, by a cgroup's "
-                   "quota; 0: all share the cores [0.8 of the cores, divided evenly]")
+    p.add_argument("--cpu-share", type=float, help="cores that each instance may use, by a "
+                   "cgroup's quota; 0: all share the cores [0.8 of the cores, divided evenly]")
     p.add_argument("--max-num-seqs", type=int, default=2, help="of an instance [2]")
     p.add_argument("--max-step-ms", type=int, default=20, help="of an instance [20]")
     p.add_argument("--pool-lookup-ms", type=int, default=500)

@@ -28,9 +28,10 @@
 /* Together 20 % of the distinct blocks. */
 #define TALK_CACHE_BLOCKS 135
 #define RAG_CACHE_BLOCKS 330
-/* A question about two documents, as long as the show's. As in RAGPulse's recording, an eighth of the lists begin like one of the last few,
- * the others by popularity, and every second one goes on as before. Of 300 lists, 181 begin with
- * different documents and 253 are different; 171 and 248 in the recording. */
+/* A question about two documents, as long as the show's. As in RAGPulse's recording, an eighth of
+ * the lists begin like one of the last few, the others by popularity, and every second one goes on
+ * as before. Of 300 lists, 181 begin with different documents and 253 are different; 171 and 248 in
+ * the recording. */
 #define N_DOCUMENTS 640
 #define DOCUMENT_BLOCKS 14
 #define QUESTION_BLOCKS 2
