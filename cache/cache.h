@@ -78,7 +78,7 @@ enum cache_tier {
 };
 const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk", "remote" */
 
-/* Which nodes are read from disk when the cache is opened. */
+/* Nodes that are read from disk when the cache is opened. */
 enum cache_preload { CACHE_PRELOAD_NONE, CACHE_PRELOAD_REGISTERED, CACHE_PRELOAD_ALL };
 
 struct cache_disk_config {
@@ -91,7 +91,7 @@ struct cache_disk_config {
     bool threads_only;          /* no io_uring (tests) */
 };
 
-/* How KV is used that lies on another instance only. */
+/* Use of KV that only another instance has. */
 enum cache_query {
     CACHE_QUERY_AUTO,  /* as is expected to take less time */
     CACHE_QUERY_NEVER, /* read it */

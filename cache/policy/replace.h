@@ -203,7 +203,7 @@ uint32_t replace_n_expected(const struct replace *r, uint32_t id);
 uint32_t replace_n_uses(const struct replace *r, uint32_t id);
 /* The due time; INFINITY: no request expects the entry. */
 double replace_due_s(const struct replace *r, uint32_t id);
-/* How long unexpected entries survive in this tier. */
+/* Return the time that unexpected entries survive in this tier. */
 double replace_survival_s(const struct replace *r, uint32_t tier);
 /* The mean cost per byte of the entry's misses, relative to that of recent unexpected victims of
  * the tier; 1 before the first victim. Between 1/8 and 8. */
