@@ -15,6 +15,8 @@
  *   TARN_EMULATION_WGMMA=1      products by wgmma take less time than by mma.sync (default: more)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
  *   TARN_EMULATION_DEVICES=n    number of GPUs, 0 to 8 (default 1)
+ *   TARN_EMULATION_HOLD=FILE    while the file exists, a copy out of the memory of another process
+ *                               (CUDA IPC) stands still in its middle, and the file gets a byte
  *   TARN_EMULATION_TRACE=FILE   a line for each kernel that ran (trace.cc)
  *
  * C and C++. Not part of the real runtime: a test that also runs on a GPU must not call these.
