@@ -5,6 +5,10 @@
  * while V is used, the next V while K is used. This kernel also takes decoding sequences whose
  * partial results have no slot.
  *
+ * Heads of 256: 32 queries, 16 per pair of warps. Each warp of a pair computes the products of half
+ * of the dimensions, which the two exchange in the place of K, and o of half of the dimensions. So
+ * shared memory stays within the 99 KB of a GPU of compute capability 8.6 or 8.9.
+ *
  * A query has three states: of the segment, the group and the row. Registers hold that of the
  * segment. The group's o is in shared memory, where each lane uses only its own part, once per
  * segment. The row's o is in `out` while the walk goes on, and is touched once per group: of a row
@@ -18,7 +22,7 @@
 
 #define N_WARPS 4
 #define THREADS (N_WARPS * WARP)
-#define BLOCK_QUERIES (N_WARPS * ATTN_QUERIES)
+#define BLOCK_QUERIES(dim) (N_WARPS / ATTN_PARTS(dim) * ATTN_QUERIES)
 
 /* Shared memory, in chunks of 16 bytes: K of a tile [2 blocks][DIM / 2 rows of words][8], V [2
  * blocks][16 rows][V_ROW], the groups' o, (m, l) of the rows. Eight lanes read 16 bytes each at
@@ -32,11 +36,25 @@ struct layout {
         V_BLOCK = KV_BLOCK_TOKENS / 2 * V_ROW,
         V = ATTN_TILE_BLOCKS * K_BLOCK,
         TOTAL = V + ATTN_TILE_BLOCKS * V_BLOCK,
-        N_TOTAL = 4 * ATTN_GROUPS(DIM), /* of one thread; THREADS chunks apart */
+        N_TOTAL = 4 * ATTN_GROUPS(ATTN_PART_DIMS(DIM)), /* of one thread; THREADS chunks apart */
         ROWS = TOTAL + N_TOTAL * THREADS,
         CHUNKS = ROWS + THREADS
     };
+    static_assert(CHUNKS * 16 <= 98 << 10, "1 KB of the 99 is left for what is not dynamic");
 };
+
+/* The warp's part of the dimensions, and the first of them. */
+template <int DIM>
+static __device__ __forceinline__ uint32_t warp_part()
+{
+    return threadIdx.x / WARP % ATTN_PARTS(DIM);
+}
+
+template <int DIM>
+static __device__ __forceinline__ uint32_t first_dim()
+{
+    return warp_part<DIM>() * ATTN_PART_DIMS(DIM);
+}
 
 static __device__ __forceinline__ uint32_t k_chunk(uint32_t row, uint32_t chunk)
 {
@@ -49,21 +67,22 @@ static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
 }
 
-/* Words 4i .. 4i + 3 of K or V, whose rows have ROW words. */
+/* Words 4i .. 4i + 3 of K or V, whose rows have ROW words. Zeros if not valid. */
 template <enum dtype TYPE, uint32_t ROW>
-static __device__ __forceinline__ uint4 load_words(const unsigned char *head, uint32_t i)
+static __device__ __forceinline__ uint4 load_words(const unsigned char *head, uint32_t i,
+                                                   bool valid)
 {
-    uint32_t row = i / (ROW / 4), at = i % (ROW / 4);
+    const unsigned char *at = attn_words_at<TYPE, ROW>(head, i / (ROW / 4), i % (ROW / 4));
 
     if constexpr (TYPE == DTYPE_BF16)
-        return reinterpret_cast<const uint4 *>(head)[i];
+        return load_once16_if(at, valid);
     else if constexpr (TYPE == DTYPE_F16)
-        return attn_weave(attn_load_halves<ROW>(head, row, at));
+        return attn_weave(attn_load_halves<ROW>(at, valid));
     else
-        return attn_widen<TYPE>(attn_load_bytes<ROW>(head, row, at));
+        return attn_widen<TYPE>(attn_load_bytes<ROW>(at, valid));
 }
 
-/* Copy these words. Zeros, if not valid. */
+/* Copy these words. */
 template <enum dtype TYPE, uint32_t ROW>
 static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char *head, uint32_t i,
                                                   bool valid)
@@ -71,7 +90,7 @@ static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char
     if constexpr (TYPE == DTYPE_BF16)
         cp_async16(to, reinterpret_cast<const uint4 *>(head) + i, valid);
     else
-        *to = valid ? load_words<TYPE, ROW>(head, i) : make_uint4(0, 0, 0, 0);
+        *to = load_words<TYPE, ROW>(head, i, valid);
 }
 
 /* The scales of a tile's K (v = 0) or V (v = 1). */
@@ -163,24 +182,23 @@ static __device__ __forceinline__ void select_values(uint4 *v, const struct atte
     __syncthreads(); /* all threads have used the old V */
     for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += THREADS) {
         uint32_t row = i / (DIM / 4), chunk = i % (DIM / 4);
-        uint4 x = make_uint4(0, 0, 0, 0);
+        bool valid = 2 * row < range.hi;
+        uint32_t block = p.blocks[block0 + (valid ? row / 16 : 0)];
+        uint4 x = load_words<TYPE, DIM>(kv_at_as<TYPE>(p.pool, block, p.layer, 1, blockIdx.y),
+                                        row % 16 * (DIM / 4) + chunk, valid);
 
-        if (2 * row < range.hi)
-            x = load_words<TYPE, DIM>(
-                kv_at_as<TYPE>(p.pool, p.blocks[block0 + row / 16], p.layer, 1, blockIdx.y),
-                row % 16 * (DIM / 4) + chunk);
         v[v_chunk<DIM>(row, chunk)] = attn_select(x, 2 * row, range);
     }
     __syncthreads();
 }
 
-/* This lane's state of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of o, where
- * o[4u + e] is as attn_tile_values() returns it. */
+/* This lane's state of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of the
+ * warp's part of o, where o[4u + e] is as attn_tile_values() returns it. */
 template <int DIM>
 struct state {
     float m[2];
     float l[2];
-    float o[4 * ATTN_GROUPS(DIM)][4];
+    float o[layout<DIM>::N_TOTAL][4];
 };
 
 template <int DIM>
@@ -189,7 +207,7 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
     s.m[0] = s.m[1] = -INFINITY;
     s.l[0] = s.l[1] = 0;
 #pragma unroll
-    for (int i = 0; i < 16 * ATTN_GROUPS(DIM); i++)
+    for (int i = 0; i < 4 * layout<DIM>::N_TOTAL; i++)
         s.o[i / 4][i % 4] = 0;
 }
 
@@ -211,6 +229,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     struct attn_weights w[2];
 
+    v += first_dim<DIM>() / 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         w[r] = attn_weigh(state.m[r], tile.m[r]);
@@ -220,7 +239,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
         }
     }
 #pragma unroll
-    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+    for (int u = 0; u < ATTN_GROUPS(ATTN_PART_DIMS(DIM)); u++) {
         float o[4][4];
 
         attn_tile_values<TYPE>(o, tile, [&](int b, int i) {
@@ -333,7 +352,7 @@ static __device__ __forceinline__ void put_eight_rounded(uint16_t *to, enum dtyp
                    round_pair(weights, x[4], x[5]), round_pair(weights, x[6], x[7]));
 }
 
-/* Join the group's state of query r to the row's, whose o is in `out` and whose (m, l) is ml. The
+/* Join the group's state of query r to the row's, whose DIM dimensions of o are in `out` and whose (m, l) is ml. The
  * row's first group is taken as it is. `last`: divide by l, and write to `rounded` unless that is
  * NULL. Returns the row's (m, l). */
 template <int DIM>
@@ -379,12 +398,16 @@ static __device__ __forceinline__ void end_group(const struct total &t, const st
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head))
+        if (!find_query<ATTN_PARTS(DIM)>(job, place, r, &row, &head))
             continue;
         uint16_t *rounded = p.rounded.data ? p.rounded.data + row * p.rounded.stride : NULL;
+        size_t at = head * DIM + first_dim<DIM>();
 
-        *ml = join_group<DIM>(t, r, p.out + (row * p.n_heads + head) * DIM,
-                              rounded ? rounded + head * DIM : NULL, p.rounded.weights, *ml, last);
+        *ml = join_group<ATTN_PART_DIMS(DIM)>(t, r, p.out + row * p.n_heads * DIM + at,
+                                              rounded ? rounded + at : NULL, p.rounded.weights,
+                                              *ml, last);
+        if (warp_part<DIM>() > 0)
+            continue;
         if (last && rounded && head == p.n_heads - 1)
             for (uint32_t i = p.n_heads * DIM + threadIdx.x % 4; i < p.rounded.stride; i += 4)
                 rounded[i] = 0;
@@ -406,13 +429,13 @@ static __device__ __forceinline__ void write_partials(const struct total &t,
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head) || total_ml(t, r).y < 0)
+        if (!find_query<ATTN_PARTS(DIM)>(job, place, r, &row, &head) || total_ml(t, r).y < 0)
             continue;
         size_t slot = row * job.n_groups + blockIdx.z;
-        float *to = job.partials + (slot * job.p.n_heads + head) * DIM;
+        float *to = job.partials + (slot * job.p.n_heads + head) * DIM + first_dim<DIM>();
 
 #pragma unroll 1
-        for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+        for (int u = 0; u < ATTN_GROUPS(ATTN_PART_DIMS(DIM)); u++) {
             float x[8];
 
             if (DIM % 32 != 0 && 32 * u + 8 * c >= DIM)
@@ -420,7 +443,7 @@ static __device__ __forceinline__ void write_partials(const struct total &t,
             get_eight(x, t, u, r);
             put_eight(to + 32 * u + 8 * c, x);
         }
-        if (c == 0)
+        if (c == 0 && warp_part<DIM>() == 0)
             *attn_partial_ml(job, slot, head) = total_ml(t, r);
     }
 }
@@ -445,17 +468,34 @@ static __device__ __forceinline__ float4 *rows_of(uint4 *shared)
     return reinterpret_cast<float4 *>(shared) + layout<DIM>::ROWS + threadIdx.x;
 }
 
+/* Add the products of the other half of the dimensions to those of this warp. `exchange`: memory
+ * that nothing else uses now. All threads of the block call it. */
+static __device__ __forceinline__ void join_products(float s[ATTN_TILE_BLOCKS][4][4],
+                                                     uint4 *exchange, bool active)
+{
+    float4 *at = reinterpret_cast<float4 *>(exchange) + threadIdx.x % WARP;
+    uint32_t warp = threadIdx.x / WARP;
+
+    if (active)
+        attn_put_products(s, [&](int j) { return at + (8 * warp + j) * WARP; });
+    __syncthreads(); /* the products are there */
+    if (active)
+        attn_add_products(s, [&](int j) { return at + (8 * (warp ^ 1) + j) * WARP; });
+    __syncthreads(); /* all threads have used them */
+}
+
 /* Walk all tiles for one warp's queries. Every warp of the block takes part in every copy and
  * barrier. */
 template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void walk_tiles(struct total &total, const struct attn_job &job,
                                                   const struct place &place, uint4 *k,
-                                                  const uint4 q[DIM / 16], struct walk next,
+                                                  const uint4 q[ATTN_PART_DIMS(DIM) / 16],
+                                                  struct walk next,
                                                   const uint32_t row_pos[2])
 {
     const struct attention_params &p = job.p;
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint4 *v = k + layout<DIM>::V;
+    uint4 *v = k + layout<DIM>::V, *own_k = k + k_chunk(first_dim<DIM>() / 2, 0);
     state<DIM> part;
 
     state_clear(part);
@@ -476,11 +516,13 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
         if (active)
 #pragma unroll
             for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
-                attn_tile_products<DIM, TYPE>(
+                attn_tile_products<ATTN_PART_DIMS(DIM), TYPE>(
                     s[b], [&](int i) { return q[i]; },
-                    [&](int i) { return k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
+                    [&](int i) { return own_k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
         cp_async_wait<0>();
         __syncthreads(); /* V has arrived, and all threads have used K */
+        if (ATTN_PARTS(DIM) > 1)
+            join_products(s, k, active);
         next.token0 += ATTN_TILE;
         walk_settle(&next, p, place);
         if (!walk_ended(next, place))
@@ -516,7 +558,7 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
     }
 }
 
-/* Grid (n_tiles, G, groups or 1), 4 warps: 64 queries of one sequence and KV head. */
+/* Grid (n_tiles, G, groups or 1), 4 warps: 64 queries of one sequence and KV head, or 32. */
 template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct attn_job job)
 {
@@ -525,10 +567,10 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct 
     const struct attention_params &p = job.p;
     struct place own;
 
-    if (!find_place<BLOCK_QUERIES>(&own, job, false))
+    if (!find_place<BLOCK_QUERIES(DIM)>(&own, job, false))
         return;
     const struct attn_seq seq = p.seqs[own.seq];
-    struct walk walk = walk_start<BLOCK_QUERIES>(job, seq, &own);
+    struct walk walk = walk_start<BLOCK_QUERIES(DIM)>(job, seq, &own);
 
     if (job.n_groups > 0 && walk_ended(walk, own))
         return;
@@ -540,18 +582,18 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct 
     struct total total;
     const float *from[2];
     uint32_t row_pos[2];
-    uint4 q[DIM / 16];
+    uint4 q[ATTN_PART_DIMS(DIM) / 16];
 
     for (int r = 0; r < 2; r++) {
-        uint32_t query = lane_query(own.block0, r), row = seq.row0 + query / job.n_shared;
+        uint32_t query = lane_query<ATTN_PARTS(DIM)>(own.block0, r), row = seq.row0 + query / job.n_shared;
         const float *x = p.q + row * p.q_stride + (size_t)(head0 + query % job.n_shared) * DIM;
 
         row_pos[r] = seq.pos0 + attn_min(query, n_queries - 1) / job.n_shared;
         from[r] = query < n_queries ? x : NULL;
     }
 #pragma unroll
-    for (int i = 0; i < DIM / 16; i++)
-        q[i] = attn_tile_query<TYPE>(from, i);
+    for (int i = 0; i < ATTN_PART_DIMS(DIM) / 16; i++)
+        q[i] = attn_tile_query<TYPE>(from, first_dim<DIM>() / 16 + i);
     total.o = reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL + threadIdx.x;
     total_clear<DIM>(total);
     reinterpret_cast<float2 *>(rows_of<DIM>(shared))[0] = no_row();
@@ -641,7 +683,8 @@ static uint32_t choose_groups(const struct cuda_context *c, const struct attn_jo
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
 {
     const struct attention_params *p = &job->p;
-    uint64_t n_tiles = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + p->n_seqs;
+    uint32_t n_queries = BLOCK_QUERIES(p->pool.head_dim);
+    uint64_t n_tiles = (uint64_t)p->n_rows * job->n_shared / n_queries + p->n_seqs;
     uint32_t n_out = row_length(p->rounded, p->n_heads * p->pool.head_dim);
     uint32_t n_blocks = ceil_div(n_out, JOIN_THREADS);
     bool some_wide = job->has_wide &&
@@ -650,7 +693,7 @@ enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct at
     enum status status = OK;
 
     ASSERT(p->pool.n_kv_heads <= 65535 && n_tiles <= INT32_MAX);
-    prefill.n_groups = choose_groups(c, job, some_wide ? ATTN_WIDE_QUERIES : BLOCK_QUERIES);
+    prefill.n_groups = choose_groups(c, job, some_wide ? ATTN_WIDE_QUERIES : n_queries);
     if (!some_wide || p->n_seqs > 1)
         status = ATTN_FOR(p->pool, launch, c, s, &prefill, (uint32_t)n_tiles);
     if (status == OK && some_wide)

@@ -24,7 +24,7 @@ static void check_shape(enum dtype dtype, uint32_t dim, uint32_t n_heads, uint32
 static void shapes_match_reference(void **state)
 {
     static const uint32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 40};
-    static const uint32_t dims[] = {16, 32, 48, 80, 96, 112, 128};
+    static const uint32_t dims[] = {16, 32, 48, 80, 96, 112, 128, 256};
 
     (void)state;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
@@ -35,12 +35,12 @@ static void shapes_match_reference(void **state)
 
 static void shapes_of_one_byte_match_reference(void **state)
 {
-    static const uint32_t dims[] = {64, 96, 128};
+    static const uint32_t dims[] = {64, 96, 128, 256};
 
     (void)state;
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         check_shape(DTYPE_I8, dims[i], 4, 2);
-        check_shape(DTYPE_F8, dims[i], 17, 1);
+        check_shape(DTYPE_F8, dims[i], dims[i] == 256 ? 5 : 17, 1);
     }
 }
 
@@ -49,23 +49,25 @@ static void shapes_of_f16_match_reference(void **state)
     (void)state;
     check_shape(DTYPE_F16, 64, 17, 1);
     check_shape(DTYPE_F16, 96, 6, 2);
+    check_shape(DTYPE_F16, 128, 6, 2);
+    check_shape(DTYPE_F16, 256, 5, 1);
 }
 
 static void plain_shapes_match_reference(void **state)
 {
     (void)state;
     check_shape(DTYPE_F32, 64, 4, 2);
-    check_shape(DTYPE_F16, 128, 6, 2);
+    check_shape(DTYPE_F16, 112, 6, 2);
     check_shape(DTYPE_F32, 7, 3, 1);
     check_shape(DTYPE_F16, 33, 2, 2);
     check_shape(DTYPE_BF16, 24, 5, 5);
     check_shape(DTYPE_BF16, 13, 2, 1);
-    check_shape(DTYPE_BF16, 256, 2, 1);
+    check_shape(DTYPE_BF16, 250, 2, 1);
     check_shape(DTYPE_F32, 255, 2, 1);
     check_shape(DTYPE_I8, 24, 4, 2);
     check_shape(DTYPE_F8, 24, 6, 2);
     check_shape(DTYPE_I8, 13, 3, 1);
-    check_shape(DTYPE_F8, 256, 2, 1);
+    check_shape(DTYPE_F8, 240, 2, 1);
 }
 
 /* Context lengths around the edges of blocks, tiles and segments: as a decode, and as the end of a
