@@ -221,9 +221,9 @@ bool cache_seq_prefetch(struct cache_seq *s);
  * sequence before this one is loading. The first sequence may evict any unused node; the others
  * stay within prefetch_share. False: no more can be read now, do not ask for later sequences. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
-/* For how many waiting sequences, in the order of service, cache_seq_load() is to be called while
- * n_running run. In a pool, sequences far behind would hold loans of other instances, and room
- * here, long before they run. */
+/* Return the number of waiting sequences, in the order of service, for which the caller should call
+ * cache_seq_load() while n_running sequences run. In a pool, sequences far behind would hold loans
+ * of other instances, and room here, long before they run. */
 uint32_t cache_n_load_ahead(const struct cache *c, uint32_t n_running);
 /* Begin to look up once more what no tier here has, if the pool's answer is old: other instances
  * may have computed it since, or compute it now. Call it for a waiting sequence that is about to
