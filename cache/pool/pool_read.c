@@ -47,6 +47,8 @@ static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
     r->generation++;
     t->n_reads--;
     p->has_posted = true;
+    if (status == OK)
+        pool_lookup_read(p, r->ticket, r->at, r->n);
     bool ok = spsc_push(p->reads_done, &done);
     ASSERT(ok);
 }
