@@ -536,6 +536,9 @@ struct pool_peer *pool_peer_by_id(struct pool *p, uint64_t id); /* NULL: unknown
 bool pool_peer_is_usable(const struct pool *p, const struct pool_peer *peer);
 void pool_peer_timed_out(struct pool *p, struct pool_peer *peer);
 void pool_peer_answered(struct pool_peer *peer);
+/* The rate of reads from the peer; 0: not known. One that was measured long ago is forgotten: if it
+ * was low, no read would be worth it that shows that the peer has become faster. */
+double pool_peer_rate(const struct pool *p, struct pool_peer *peer);
 void pool_peer_closed(struct pool *p, struct pool_peer *peer, bool is_peers_fault);
 /* A connection to the peer, perhaps not open yet. POOL_NONE: impossible now. */
 uint32_t pool_peer_connect(struct pool *p, struct pool_peer *peer);

@@ -340,7 +340,7 @@ static void forget_holder(struct pool *p, const struct pool_ticket *t, uint32_t 
 
 static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_message *m)
 {
-    const struct pool_peer *peer = &p->peers[t->peer];
+    struct pool_peer *peer = &p->peers[t->peer];
     uint64_t ns = m->ms * POOL_MS;
 
     /* The lender counts from a later time on, so its lease does not end before this one. */
@@ -351,7 +351,7 @@ static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_
                                    .n_named = t->n_named,
                                    .peer = peer->info.id,
                                    .latency_s = peer->latency_s,
-                                   .bytes_per_s = peer->bytes_per_s,
+                                   .bytes_per_s = pool_peer_rate(p, peer),
                                    .was_awaited = t->is_on_disk || m->was_awaited,
                                    .keeps = m->keeps,
                                    .attends = m->attends && p->config.attend};

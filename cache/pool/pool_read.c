@@ -236,7 +236,7 @@ static void measure(struct pool *p, const struct pool_read_slot *r, struct pool_
 
     if (r->is_alone) {
         double latency_s = (double)(r->head_ns - r->sent_ns) / 1e9;
-        peer->latency_s += (latency_s - peer->latency_s) / 8;
+        peer->latency_s += (latency_s - peer->latency_s) / (peer->bytes_per_s == 0 ? 1 : 8);
         pool_mean_add(&p->latency_s, latency_s);
         from = r->head_ns;
     }

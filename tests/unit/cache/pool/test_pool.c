@@ -158,6 +158,34 @@ static void what_the_lender_says_of_its_copy_arrives(void **state)
     }
 }
 
+/* The rate by which a lookup says that the other side sends. */
+static double found_rate(struct side *s, bool reads)
+{
+    struct pool_found found;
+    uint32_t ticket = side_lookup(s, 0), tag = s->n_done;
+
+    assert_int_equal(side_look(s, ticket, &found), POOL_FOUND);
+    if (reads && read_blocks(s, ticket, 0, 1, tag) == OK)
+        WAIT_FOR(s->n_done == tag + 1);
+    pool_forget(s->pool, ticket);
+    return found.bytes_per_s;
+}
+
+static void a_rate_without_reads_for_long_is_not_believed(void **state)
+{
+    struct pool_config c = side_config();
+    struct side *a = side_open(0), *b;
+
+    (void)state;
+    c.pull_ms = 200;
+    b = side_open_with(1, c);
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    WAIT_FOR(found_rate(b, true) > 0); /* of the read before */
+    WAIT_FOR(found_rate(b, false) == 0);
+    WAIT_FOR(found_rate(b, true) > 0);
+}
+
 /* As an instance does that sleeps and wakes. */
 static void memory_is_lent_again_after_it_was_freed(void **state)
 {
@@ -744,6 +772,7 @@ int main(void)
         T(a_lease_ends_when_all_is_read_if_the_engine_wants_that),
         T(a_lease_of_which_a_part_was_read_goes_on),
         T(what_the_lender_says_of_its_copy_arrives),
+        T(a_rate_without_reads_for_long_is_not_believed),
         T(memory_is_lent_again_after_it_was_freed),
         T(a_part_of_a_path_is_found_by_its_segments),
         T(a_holder_that_has_no_more_than_is_local_is_not_asked),
