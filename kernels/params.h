@@ -217,16 +217,6 @@ struct rope_kv_params {
     struct kv_pool pool;
 };
 
-/* Copy blocks of all layers to one buffer, in the order of `blocks` (kv_gather), or back
- * (kv_scatter). */
-struct kv_copy_params {
-    uint32_t n_blocks;
-    const uint32_t *blocks; /* [n_blocks] */
-    struct kv_pool pool;
-    void *flat; /* [n_blocks][kv_block_bytes()], aligned to 16; on a GPU device memory
-                   or pinned host memory */
-};
-
 /* One segment of one sequence, as attention sees it. Token i of the segment lies in
  * blocks[block0 + i / KV_BLOCK_TOKENS] at offset i % KV_BLOCK_TOKENS. */
 struct attn_segment {

@@ -52,6 +52,10 @@ void emulation_refuse_products(int refuse);
  * and have its bits; number 2 is the fastest, and adds in another order, which depends on whether
  * the shape has more than 64 rows. Count of products by an algorithm. */
 uint64_t emulation_products_by(unsigned algorithm);
+/* Make cudaMemcpyBatchAsync answer cudaErrorNotSupported, as a driver without the call. */
+void emulation_miss_batches(int miss);
+/* Count of calls of cudaMemcpyBatchAsync that enqueued their copies. */
+uint64_t emulation_batches(void);
 /* TARN_EMULATION_WGMMA, from now on. */
 void emulation_make_wgmma_fast(int fast);
 /* Make all calls fail, as after a fault in a kernel that destroyed the context. 0: stop failing. */
