@@ -11,7 +11,7 @@
  *   TARN_EMULATION_ORDER=random|late|early   which stream works first (default random; below)
  *   TARN_EMULATION_PROTECT=0    let host code access device memory (default: it faults)
  *   TARN_EMULATION_MEMORY_MB=n  memory of a device (default 1024)
- *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
+ *   TARN_EMULATION_SM=80|86|90  compute capability of the emulated GPU (default 90)
  *   TARN_EMULATION_WGMMA=1      products by wgmma take less time than by mma.sync (default: more)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
  *   TARN_EMULATION_DEVICES=n    number of GPUs, 0 to 8 (default 1)

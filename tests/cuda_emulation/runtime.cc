@@ -49,14 +49,16 @@ static bool is_device(int device)
     return device >= 0 && device < device_count();
 }
 
-static bool is_sm80(void)
+static int compute_capability(void) /* times 10 */
 {
-    return env_number("TARN_EMULATION_SM", 90) < 90;
+    return (int)env_number("TARN_EMULATION_SM", 90);
 }
 
 static size_t shared_max(void)
 {
-    return (size_t)(is_sm80() ? 163 : 227) << 10;
+    int sm = compute_capability();
+
+    return (size_t)(sm >= 90 ? 227 : sm == 80 ? 163 : 99) << 10;
 }
 
 void emulation_fail_call(uint64_t n, int error)
@@ -167,7 +169,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->maxThreadsPerBlock = 1024;
     prop->maxGridSize[0] = 0x7fffffff;
     prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
-    prop->major = is_sm80() ? 8 : 9;
+    prop->major = compute_capability() / 10;
+    prop->minor = compute_capability() % 10;
     prop->multiProcessorCount = N_SMS;
     prop->l2CacheSize = 1 << 20;
     prop->sharedMemPerMultiprocessor = shared_max() + 1024;
@@ -177,7 +180,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
-    static const std::map<int, int> fixed = {
+    const std::map<int, int> fixed = {
         {cudaDevAttrMaxThreadsPerBlock, 1024},
         {cudaDevAttrMaxSharedMemoryPerBlock, (int)STATIC_SHARED_MAX},
         {cudaDevAttrWarpSize, 32},
@@ -187,8 +190,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
         {cudaDevAttrL2CacheSize, 1 << 20},
         {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
         {cudaDevAttrUnifiedAddressing, 1},
-        {cudaDevAttrComputeCapabilityMajor, is_sm80() ? 8 : 9},
-        {cudaDevAttrComputeCapabilityMinor, 0},
+        {cudaDevAttrComputeCapabilityMajor, compute_capability() / 10},
+        {cudaDevAttrComputeCapabilityMinor, compute_capability() % 10},
         {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)shared_max() + 1024},
         {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
         {cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)shared_max()}};
