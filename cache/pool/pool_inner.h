@@ -496,8 +496,6 @@ struct pool {
     struct pool_send sends[POOL_N_SENDS];
     uint32_t first_send;
     struct link waiting_reads;
-    double strikes; /* failed handshakes, less what was forgiven since */
-    uint64_t strikes_ns;
     struct directory_instance info; /* this instance */
     struct directory_event event;   /* too large for the stack of a small thread */
     struct directory_segment batch[DIRECTORY_PATH_MAX];
