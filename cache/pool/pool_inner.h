@@ -314,7 +314,8 @@ struct pool_taken {
 struct pool_peer {
     struct directory_instance info;
     bool is_used, is_listed;
-    uint32_t conn; /* that this instance opened; POOL_NONE */
+    bool has_other_secret; /* as it says */
+    uint32_t conn;         /* that this instance opened; POOL_NONE */
     uint32_t n_timeouts_row;
     uint64_t pause_ns, paused_until_ns;
     uint32_t n_reads_out;
