@@ -61,6 +61,8 @@ struct directory_instance {
     char version[24];
     char documents[17]; /* digest of its catalog, 16 hexadecimal digits; "": it has none */
     char machine[17];   /* where its device memory can be mapped (pool_map.c); "": nowhere */
+    char member[17];    /* of the pool's secret: a keyed hash; "": an older version. Words for
+                           people: who has the secret is proved by the handshake */
 };
 
 struct directory_config {

@@ -56,7 +56,8 @@ enum status directory_record_write(struct buf *out, const struct directory_insta
                  {"version", i->version},
                  {"fingerprint", fingerprint},
                  {"documents", i->documents},
-                 {"machine", i->machine}};
+                 {"machine", i->machine},
+                 {"member", i->member}};
     const struct {
         const char *name;
         uint32_t value;
@@ -122,6 +123,7 @@ static enum status read_fields(struct directory_instance *r, const struct json *
                  {"version", r->version, sizeof r->version},
                  {"documents", r->documents, sizeof r->documents},
                  {"machine", r->machine, sizeof r->machine},
+                 {"member", r->member, sizeof r->member},
                  {"fingerprint", fingerprint, sizeof fingerprint}};
     const struct {
         const char *name;

@@ -45,7 +45,7 @@ bool redis_link_is_built(void)
 
 /* --- bounded replies ---
  *
- * hiredis 0.14 puts no bound on lists and texts, and its assertion about replies that nobody asked
+ * hiredis puts no bound on lists and texts, and its assertion about replies that nobody asked
  * for would end the whole process. Both are refused where the reader creates objects: it then ends
  * the connection as if memory were exhausted. */
 
@@ -80,7 +80,7 @@ static void *create_list(const redisReadTask *task, n_elements n)
 {
     struct redis_link *l = task->privdata;
 
-    if (task->parent || n > (n_elements)REDIS_ELEMENTS_MAX || n < 0) {
+    if (task->parent || (int64_t)n > (int64_t)REDIS_ELEMENTS_MAX || (int64_t)n < 0) {
         l->why = "a reply of Redis is too long";
         return NULL;
     }
@@ -101,6 +101,22 @@ static void *create_nothing(const redisReadTask *task)
     return may_begin(task) ? l->unbounded.createNil(task) : NULL;
 }
 
+#if HIREDIS_MAJOR >= 1
+static void *create_double(const redisReadTask *task, double v, char *text, size_t n)
+{
+    struct redis_link *l = task->privdata;
+
+    return may_begin(task) ? l->unbounded.createDouble(task, v, text, n) : NULL;
+}
+
+static void *create_bool(const redisReadTask *task, int v)
+{
+    struct redis_link *l = task->privdata;
+
+    return may_begin(task) ? l->unbounded.createBool(task, v) : NULL;
+}
+#endif
+
 static void bound_replies(struct redis_link *l)
 {
     redisReader *reader = l->context->c.reader;
@@ -111,6 +127,10 @@ static void bound_replies(struct redis_link *l)
     l->bounded.createArray = create_list;
     l->bounded.createInteger = create_number;
     l->bounded.createNil = create_nothing;
+#if HIREDIS_MAJOR >= 1
+    l->bounded.createDouble = create_double;
+    l->bounded.createBool = create_bool;
+#endif
     reader->fn = &l->bounded;
     reader->privdata = l;
 }

@@ -418,7 +418,9 @@ static enum status open_network(struct pool *p, struct buf *why)
 
     buf_init(&words, BUF_WHY_MAX);
     enum status s = transport_open(&p->transport, &t, &words);
-    if (s != OK)
+    if (s == ERR_IO)
+        buf_why(why, s, "{pool_listen}: %s: %s", c->listen, buf_str(&words));
+    else if (s != OK)
         buf_why(why, s, "{pool_listen}: %s", buf_str(&words));
     else if ((s = directory_open(&p->directory, &c->directory, &words)) != OK)
         buf_why(why, s, "{pool}: %s", buf_str(&words));
@@ -426,6 +428,20 @@ static enum status open_network(struct pool *p, struct buf *why)
     if (s == OK && (p->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0)
         s = buf_why(why, ERR_IO, "{pool}: no eventfd: %s", strerror(errno));
     return s;
+}
+
+/* Say in the directory by which secret this instance is a member: one with another secret finds
+ * nothing and is told nothing, because keys depend on the secret, too. */
+static void name_member(struct pool *p)
+{
+    static const char domain[] = "tarn pool member";
+    uint8_t digest[(sizeof p->info.member - 1) / 2];
+    struct hash_state h;
+
+    hash_begin(&h, sizeof digest, p->config.secret, POOL_SECRET_BYTES);
+    hash_add(&h, domain, sizeof domain - 1);
+    hash_end(&h, digest, sizeof digest);
+    hash_hex(p->info.member, digest, sizeof digest);
 }
 
 /* Borrowed words become the pool's. */
@@ -447,6 +463,7 @@ static void copy_config(struct pool *p, const struct pool_config *config)
     memcpy(p->self.fingerprint, c->fingerprint, sizeof p->self.fingerprint);
     p->self.id = c->directory.id;
     p->self.block_bytes = c->block_bytes;
+    name_member(p);
 }
 
 static enum status start_threads(struct pool *p, struct buf *why)

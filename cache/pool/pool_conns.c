@@ -16,8 +16,6 @@
 #define SHAKES_MAX 32u             /* accepted, and not members yet */
 #define SHAKE_NS (2 * POOL_SECOND) /* for connecting and for the handshake */
 #define IDLE_NS (5 * POOL_SECOND) /* or as long as a lease; then it may make room for another one */
-#define STRIKES_MAX 20.0          /* failed handshakes at once */
-#define STRIKES_PER_S 5.0         /* failed handshakes in the long run */
 
 static struct pool_conn *conn_of(struct pool *p, uint32_t number)
 {
@@ -185,6 +183,34 @@ uint32_t pool_conn_open(struct pool *p, uint32_t peer)
     return number_of(p, c);
 }
 
+/* Count a stranger. Another model's instance is none. */
+static void count_refused(struct pool *p, const struct pool_conn *c, enum status s)
+{
+    p->live.n_refused += !c->is_asker && s != ERR_UNSUPPORTED;
+}
+
+/* Close the oldest accepted connection that has said nothing, or else the oldest of those that have
+ * proved nothing: strangers that are silent, however many, keep no member out. */
+static void drop_stranger(struct pool *p)
+{
+    struct pool_conn *oldest = NULL;
+
+    for (uint32_t i = 0; i < POOL_N_CONNS; i++) {
+        struct pool_conn *c = &p->conns[i];
+        if (c->stage != POOL_CONN_SHAKES || c->is_asker || c->failure)
+            continue;
+        bool speaks = c->handshake.n_theirs > 0;
+        bool is_oldest_speaking = oldest && oldest->handshake.n_theirs > 0;
+        if (!oldest || (is_oldest_speaking && !speaks) ||
+            (is_oldest_speaking == speaks && c->began_ns < oldest->began_ns))
+            oldest = c;
+    }
+    if (!oldest)
+        return;
+    count_refused(p, oldest, ERR_TIMEOUT);
+    pool_conn_fail(p, number_of(p, oldest), true, "room for another handshake");
+}
+
 static void accept_conn(struct pool *p, uint32_t number)
 {
     struct pool_conn *c, *idle;
@@ -192,8 +218,9 @@ static void accept_conn(struct pool *p, uint32_t number)
 
     if (n >= ACCEPTED_MAX && idle)
         pool_conn_fail(p, number_of(p, idle), false, "room for another peer");
-    if (n >= ACCEPTED_MAX || n_shaking >= SHAKES_MAX || p->strikes >= STRIKES_MAX ||
-        !(c = add_conn(p, number, false))) {
+    if (n_shaking >= SHAKES_MAX)
+        drop_stranger(p);
+    if (n >= ACCEPTED_MAX || !(c = add_conn(p, number, false))) {
         transport_disconnect(p->transport, number);
         return;
     }
@@ -248,15 +275,6 @@ void pool_conns_sweep(struct pool *p)
 
 /* --- the handshake --- */
 
-static void strike(struct pool *p, const struct pool_conn *c, enum status s)
-{
-    if (c->is_asker)
-        return;
-    p->strikes += 1.0;
-    if (s != ERR_UNSUPPORTED)
-        p->live.n_refused++;
-}
-
 static void become_member(struct pool *p, struct pool_conn *c)
 {
     uint32_t no = number_of(p, c);
@@ -304,7 +322,7 @@ static void take_handshake(struct pool *p, struct pool_conn *c, const struct tra
         why = "sending failed";
     }
     if (s != OK) {
-        strike(p, c, s);
+        count_refused(p, c, s);
         log_event(LOG_WARN, "pool handshake failed", "asker=%s why=\"%s\"",
                   c->is_asker ? "true" : "false", why ? why : status_name(s));
         pool_conn_fail(p, number_of(p, c), true, why);
@@ -402,7 +420,7 @@ static void take_event(struct pool *p, const struct transport_event *e)
     case TRANSPORT_RECEIVED: take_received(p, e->tag); break;
     case TRANSPORT_CLOSED:
         if (c->stage != POOL_CONN_MEMBER)
-            strike(p, c, ERR_INVALID);
+            count_refused(p, c, ERR_INVALID);
         close_conn(p, c, true, e->why);
         break;
     }
@@ -422,10 +440,6 @@ void pool_conns_events(struct pool *p, uint32_t *n_events)
 
 void pool_conns_timers(struct pool *p)
 {
-    double forgiven = (double)(p->now_ns - p->strikes_ns) / 1e9 * STRIKES_PER_S;
-
-    p->strikes = p->strikes > forgiven ? p->strikes - forgiven : 0;
-    p->strikes_ns = p->now_ns;
     for (uint32_t i = 0; i < POOL_N_CONNS; i++) {
         struct pool_conn *c = &p->conns[i];
         if (c->is_asker && !p->peers[c->peer].is_listed && is_idle(p, c))
@@ -434,7 +448,7 @@ void pool_conns_timers(struct pool *p)
             p->now_ns - c->began_ns < SHAKE_NS)
             continue;
         if (c->stage == POOL_CONN_SHAKES)
-            strike(p, c, ERR_TIMEOUT);
+            count_refused(p, c, ERR_TIMEOUT);
         pool_conn_fail(p, i, true, "the handshake takes too long");
     }
 }

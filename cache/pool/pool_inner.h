@@ -318,7 +318,8 @@ struct pool_taken {
 struct pool_peer {
     struct directory_instance info;
     bool is_used, is_listed;
-    uint32_t conn; /* that this instance opened; POOL_NONE */
+    bool has_other_secret; /* as it says */
+    uint32_t conn;         /* that this instance opened; POOL_NONE */
     uint32_t n_timeouts_row;
     uint64_t pause_ns, paused_until_ns;
     uint32_t n_reads_out;
@@ -500,8 +501,6 @@ struct pool {
     struct pool_send sends[POOL_N_SENDS];
     uint32_t first_send;
     struct link waiting_reads;
-    double strikes; /* failed handshakes, less what was forgiven since */
-    uint64_t strikes_ns;
     struct directory_instance info; /* this instance */
     struct directory_event event;   /* too large for the stack of a small thread */
     struct directory_segment batch[DIRECTORY_PATH_MAX];

@@ -1,6 +1,7 @@
 /* pool_peers.c - the other instances, as the directory lists them and as they have behaved. */
 #include <string.h>
 
+#include "base/log.h"
 #include "cache/pool/pool_inner.h"
 
 #define N_TIMEOUTS_ROW 4u /* then the peer is not asked for a while */
@@ -36,6 +37,16 @@ static struct pool_peer *add_peer(struct pool *p, uint64_t id)
     return &p->peers[no];
 }
 
+static void check_secret(const struct pool *p, struct pool_peer *peer)
+{
+    bool differs = peer->info.member[0] && strcmp(peer->info.member, p->info.member) != 0;
+
+    if (differs && !peer->has_other_secret)
+        log_event(LOG_WARN, "an instance of the pool has another secret: it shares nothing",
+                  "peer=%016llx name=\"%s\"", (unsigned long long)peer->info.id, peer->info.name);
+    peer->has_other_secret = differs;
+}
+
 void pool_peers_update(struct pool *p)
 {
     uint32_t n;
@@ -53,6 +64,7 @@ void pool_peers_update(struct pool *p)
             continue;
         peer->info = all[i];
         peer->is_listed = true;
+        check_secret(p, peer);
         peer->n_offered_blocks = 0;
     }
     for (uint32_t i = 0; i < p->n_peers; i++) /* a connection outlives the list: Redis may be new */

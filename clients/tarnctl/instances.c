@@ -69,6 +69,11 @@ static enum status print_list(FILE *f, const struct json *root)
     table_print(f, t);
     table_destroy(t);
     print_documents(f, list);
+    const struct json *is_up = js_get(root, "directory_up");
+    if (is_up && js_is(is_up, JS_BOOL) && !js_bool(is_up))
+        fputs("the pool's directory (Redis) does not answer this server: the list is old, and "
+              "nothing of other instances is found\n",
+              f);
     return OK;
 }
 

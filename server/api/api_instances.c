@@ -21,10 +21,12 @@ static void write_text(struct writer *w, const char *name, const char *text)
         write_puts(w, "null");
 }
 
-/* An instance with another model can be listed, but neither lends nor borrows KV. */
+/* An instance with another secret or model can be listed, but neither lends nor borrows KV. */
 static const char *state_of(const struct directory_instance *i,
                             const struct directory_instance *self)
 {
+    if (i->member[0] && self->member[0] && strcmp(i->member, self->member) != 0)
+        return "other_secret";
     if (memcmp(i->fingerprint, self->fingerprint, sizeof i->fingerprint) != 0)
         return "other_model";
     return i->is_leaving ? "leaving" : "ready";
@@ -51,6 +53,14 @@ static void write_instance(struct writer *w, const struct directory_instance *i,
     write_puts(w, "}");
 }
 
+static bool is_directory_up(const struct server *srv)
+{
+    struct engine_stats stats;
+
+    engine_stats(srv->engine, &stats);
+    return stats.cache.pool.directory.is_up;
+}
+
 void api_instances(struct server *srv, struct http_exchange *x)
 {
     struct directory_instance *all = malloc((DIRECTORY_INSTANCES_MAX + 1) * sizeof *all);
@@ -65,6 +75,8 @@ void api_instances(struct server *srv, struct http_exchange *x)
     buf_init(&body, BODY_BYTES_MAX);
     write_puts(&w, "{\"object\":\"list\"");
     write_text(&w, "pool", n > 0 ? srv->config->pool_name : "");
+    if (n > 0)
+        write_format(&w, ",\"directory_up\":%s", is_directory_up(srv) ? "true" : "false");
     write_puts(&w, ",\"data\":[");
     for (uint32_t i = 0; i < n; i++) {
         write_puts(&w, i ? "," : "");

@@ -3,7 +3,8 @@
 (CUDA IPC), and answers are those of one instance alone, also when a copy stands still in its middle
 while one of the two is killed or put to sleep.
 
-    test_pool_gpu.py [NAME...]    only the cases of these names
+    test_pool_gpu.py [--whole | --in-the-middle | NAME...]    all cases, those without or with
+                                                              faults, or those of these names
 """
 from __future__ import annotations
 
@@ -238,12 +239,16 @@ if __name__ == "__main__":
         sys.exit(77)
     if not shutil.which("redis-server"):
         tarn_test.skip("no redis-server")
-    tests = [kv_goes_from_gpu_to_gpu, what_is_read_lies_behind_what_the_host_has,
-             instances_of_two_gpus_share_kv_through_the_host,
-             one_of_two_sleeps_in_the_middle_of_a_copy,
-             one_of_two_is_killed_in_the_middle_of_a_copy]
+    whole = [kv_goes_from_gpu_to_gpu, what_is_read_lies_behind_what_the_host_has,
+             instances_of_two_gpus_share_kv_through_the_host]
+    in_the_middle = [one_of_two_sleeps_in_the_middle_of_a_copy,
+                     one_of_two_is_killed_in_the_middle_of_a_copy]
+    words = sys.argv[1:]
+    tests = [t for t in whole + in_the_middle if not words or t.__name__ in words
+             or ("--whole" in words and t in whole)
+             or ("--in-the-middle" in words and t in in_the_middle)]
     try:
-        sys.exit(run_tests([t for t in tests if not sys.argv[1:] or t.__name__ in sys.argv[1:]]))
+        sys.exit(run_tests(tests))
     except SystemExit as error:
         if "without hiredis" in str(error):
             tarn_test.skip("a build without hiredis")

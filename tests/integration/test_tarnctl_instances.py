@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,19 @@ def instances_are_listed_with_their_state() -> None:
         assert table[0].split()[:4] == ["name", "state", "address", "http"], table
         assert [row.split()[0] for row in table[1:]] == ["a", "b", "c"], table
         assert table[1].split()[:3] == ["a", "*", "ready"], table
+        # One with another secret is told to both sides.
+        right, pool.secret = pool.secret, pool.folder / "wrong"
+        pool.secret.write_text("0123456789abcdef0123456789abcdef\n")
+        pool.secret.chmod(0o600)
+        d = pool.start(2, name="d")
+        pool.secret = right
+        wait_states(a, a="ready", b="ready", c="other_model", d="other_secret")
+        assert states(d)["b"] == "other_secret", states(d)
+        for s, other in ((a, "d"), (d, "a")):
+            words = rf'another secret: it shares nothing peer=[0-9a-f]{{16}} name="?{other}"?\n'
+            assert re.search(words, s.log_text()), s.log_text()
+        d.end()
+        wait_states(a, a="ready", b="ready", c="other_model")
         # An instance that stands still drops out, and is back when it goes on.
         b.process.send_signal(signal.SIGSTOP)
         wait_states(a, a="ready", c="other_model")
@@ -66,6 +80,11 @@ def instances_are_listed_with_their_state() -> None:
         c.end()
         pool.redis.flush()
         wait_states(a, a="ready", b="ready")
+        # Without Redis the list is old, and says so.
+        assert "directory" not in tarnctl(a)
+        pool.redis.stop()
+        wait_until(lambda: tarnctl(a).splitlines()[-1].startswith("the pool's directory (Redis) "),
+                   lambda: tarnctl(a))
 
 
 def a_server_without_a_pool_says_so() -> None:

@@ -56,6 +56,22 @@ static void catalogs_that_agree_or_differ_are_told(void **state)
     free(differ);
 }
 
+static void a_directory_that_is_down_is_told(void **state)
+{
+    (void)state;
+    char *down = printed("{\"object\":\"list\",\"pool\":\"p\",\"directory_up\":false,\"data\":["
+                         "{\"name\":\"a\"}]}",
+                         OK);
+    char *up = printed("{\"object\":\"list\",\"pool\":\"p\",\"directory_up\":true,\"data\":["
+                       "{\"name\":\"a\"}]}",
+                       OK);
+
+    assert_non_null(strstr(down, "\nthe pool's directory (Redis) does not answer this server: "));
+    assert_null(strstr(up, "directory"));
+    free(down);
+    free(up);
+}
+
 static void a_server_without_a_pool_is_said_to_have_none(void **state)
 {
     (void)state;
@@ -88,6 +104,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_instance_is_a_line),
         cmocka_unit_test(catalogs_that_agree_or_differ_are_told),
+        cmocka_unit_test(a_directory_that_is_down_is_told),
         cmocka_unit_test(a_server_without_a_pool_is_said_to_have_none),
         cmocka_unit_test(other_answers_are_refused),
     };

@@ -263,7 +263,7 @@ struct pool_notes *engine_notes(struct engine *e)
     return NULL;
 }
 
-/* Three instances: this one, one that leaves, one with another model. */
+/* This one, one that leaves, one with another model, and one with another secret. */
 uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max)
 {
     static const struct directory_instance all[] = {
@@ -276,6 +276,7 @@ uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out,
          .load = 7000,
          .n_running = 3,
          .version = "0.1.0",
+         .member = "0123456789abcdef",
          .fingerprint = {1}},
         {.id = 0xB2,
          .name = "there \"2\"",
@@ -285,8 +286,9 @@ uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out,
          .is_leaving = true,
          .fingerprint = {1}},
         {.id = 0xC3, .fingerprint = {2}, .is_leaving = true},
+        {.id = 0xD4, .fingerprint = {1}, .member = "0123456789abcdee"},
     };
-    uint32_t n = atomic_load(&fake_has_pool) ? 3 : 0;
+    uint32_t n = atomic_load(&fake_has_pool) ? 4 : 0;
 
     (void)e;
     for (uint32_t i = 0; i < n && i < n_max; i++)

@@ -152,7 +152,8 @@ static void a_record_is_read_as_it_was_written(void **state)
                                    .n_running = 3,
                                    .load = 4,
                                    .is_leaving = true,
-                                   .version = "0.1.0"};
+                                   .version = "0.1.0",
+                                   .member = "0123456789abcdef"};
     struct directory_instance b;
     struct buf text;
 

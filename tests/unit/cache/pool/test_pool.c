@@ -430,6 +430,12 @@ static void a_wrong_secret_gets_nothing(void **state)
     pool_forget(b->pool, ticket);
     WAIT_FOR(stats_of(a).n_refused == 1);
     assert_int_equal(a->n_asks, 0);
+    /* The list says which instances have another secret. */
+    struct directory_instance all[2];
+    WAIT_FOR(pool_instances(a->pool, all, 2) == 2);
+    assert_int_equal(strlen(all[0].member), 16);
+    assert_int_equal(strlen(all[1].member), 16);
+    assert_string_not_equal(all[0].member, all[1].member);
 }
 
 /* --- faults --- */

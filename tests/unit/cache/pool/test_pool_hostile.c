@@ -2,6 +2,11 @@
  * read may end without success; nothing else happens, and the next honest peer is served. */
 #include "tests/unit/cache/pool/liar.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "base/log.h"
 
 static void a_lender_that_lies_in_a_lookup_costs_a_miss_and_its_connection(void **state)
@@ -261,7 +266,7 @@ static void before_the_handshake_no_message_is_taken(void **state)
     }
     assert_int_equal(a->n_asks, 0);
     WAIT_FOR((pool_stats(a->pool, &stats), stats.n_refused > 0));
-    /* Strangers that fail often are not even answered, but members get in again soon. */
+    /* Members get in. */
     liar.lie = LIE_NONE;
     b = side_open(1);
     WAIT_FOR(is_announced(a) && all_know(2));
@@ -273,6 +278,73 @@ static void before_the_handshake_no_message_is_taken(void **state)
             break;
         world_turn();
     }
+}
+
+/* --- strangers that are silent --- */
+
+enum { N_STRANGERS = 48 };
+static struct {
+    int fds[N_STRANGERS];
+    struct sockaddr_in to;
+    uint32_t n_dialed;
+} strangers;
+
+static int dial_silently(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&strangers.to, sizeof strangers.to), 0);
+    strangers.n_dialed++;
+    return fd;
+}
+
+/* Those that were closed come again. */
+static void come_again(void)
+{
+    char byte;
+
+    for (uint32_t i = 0; i < N_STRANGERS; i++) {
+        if (recv(strangers.fds[i], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN)
+            continue;
+        close(strangers.fds[i]);
+        strangers.fds[i] = dial_silently();
+    }
+}
+
+static void begin_silence(const struct side *a)
+{
+    struct directory_instance self;
+    unsigned port = 0;
+
+    assert_int_equal(pool_instances(a->pool, &self, 1), 1);
+    assert_int_equal(sscanf(strrchr(self.address, ':'), ":%u", &port), 1);
+    strangers.to = (struct sockaddr_in){.sin_family = AF_INET,
+                                        .sin_port = htons((uint16_t)port),
+                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    strangers.n_dialed = 0;
+    for (uint32_t i = 0; i < N_STRANGERS; i++)
+        strangers.fds[i] = dial_silently();
+}
+
+/* More of them than handshakes at a time, and each that is closed comes again. */
+static void silent_strangers_keep_no_member_out(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    void (*before)(void) = world.more;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    begin_silence(a);
+    world.more = come_again;
+    WAIT_FOR(strangers.n_dialed > 3 * N_STRANGERS);
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
+    pool_forget(b->pool, ticket);
+    world.more = before;
+    for (uint32_t i = 0; i < N_STRANGERS; i++)
+        close(strangers.fds[i]);
 }
 
 static void broken_offers_are_refused(void **state)
@@ -308,6 +380,7 @@ int main(void)
         T(reads_that_wait_do_not_meet_another_lease),
         T(broken_messages_of_an_asker_close_its_connection),
         T(before_the_handshake_no_message_is_taken),
+        T(silent_strangers_keep_no_member_out),
         T(broken_offers_are_refused),
     };
     log_init(LOG_ERROR, false);

@@ -344,7 +344,8 @@ static void the_instances_of_the_pool_are_listed(void **state)
     atomic_store(&fake_has_pool, false);
     const struct json *here = js_at(js_get(j, "data"), 0), *there = js_at(js_get(j, "data"), 1);
     assert_string_equal(text(j, "pool"), "default");
-    assert_int_equal(js_len(js_get(j, "data")), 3);
+    assert_true(js_bool(js_get(j, "directory_up")));
+    assert_int_equal(js_len(js_get(j, "data")), 4);
     assert_string_equal(text(here, "id"), "00000000000000a1");
     assert_string_equal(text(here, "state"), "ready");
     assert_true(js_bool(js_get(here, "self")));
@@ -363,6 +364,7 @@ static void the_instances_of_the_pool_are_listed(void **state)
     assert_string_equal(text(there, "http"), "http://10.0.0.2:8000");
     assert_int_equal(number(js_get(there, "kv_blocks"), "total"), 4294967295);
     assert_string_equal(text(js_at(js_get(j, "data"), 2), "state"), "other_model");
+    assert_string_equal(text(js_at(js_get(j, "data"), 3), "state"), "other_secret");
     js_unref(j);
 }
 
