@@ -516,17 +516,17 @@ static void check_pool(enum workload of, const char *policy, double points)
     assert_true((double)pool.ms <= 1.05 * (double)hash.ms);
 }
 
-/* Copies cost a pool up to 5 points here. */
+/* Second copies cost a pool 1.5 points here, with other seeds up to 2. */
 static void a_saturated_pool_answers_as_fast_as_hashing(void **st)
 {
     (void)st;
-    check_pool(TALKS, "lru", 5);
+    check_pool(TALKS, "lru", 2.2);
 }
 
 static void a_saturated_pool_is_as_fast_with_the_default_policy(void **st)
 {
     (void)st;
-    check_pool(TALKS, "contest", 5);
+    check_pool(TALKS, "contest", 1.5);
 }
 
 /* The default policy begins with the order for documents: with lru the pool finds 1 point less. */
