@@ -153,10 +153,20 @@ static uint32_t n_announced(uint32_t server, const struct request *of)
     return most;
 }
 
+/* Of documents, the preamble. */
+static uint32_t first_segment_blocks(void)
+{
+    return workload == TALKS ? KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS : 1;
+}
+
+/* Who asks again does not ask holders of the first segment, of which its beginning is known. */
 static uint32_t holder(const struct pool *p, const struct fake_ticket *t)
 {
     const struct request *r = request_of(t);
     uint32_t best = FAKE_N_POOLS, most = t->n_local;
+
+    if (t->is_again && most > 0 && most < first_segment_blocks())
+        most = first_segment_blocks();
 
     for (uint32_t i = 0; r && i < N_CACHES; i++) {
         uint32_t n = i == fake_number(p) ? 0 : n_announced(i, r);
