@@ -151,6 +151,26 @@ static void a_reader_that_goes_on_keeps_its_copy(void **state)
     assert_int_equal(match(a, "WXYZ"), 4 * B);
 }
 
+/* The path that is moved goes on here, and is to be read elsewhere all the same. */
+static void what_is_moved_is_surplus_where_it_was(void **state)
+{
+    struct cache *a = join(16, 0), *b = join(16, 0);
+    struct prompt q;
+
+    (void)state;
+    ask(a, "ABCDEFGHIJ");
+    ask(a, "WXYZ");
+    ask(a, "ABCDEFGH");
+    prompt_of(&q, "ABCDEFGH");
+    fake_of(a)->copies[fake_of(a)->n_copies++] =
+        (struct pool_copy){.last = q.keys[0], .to = 2, .why = POOL_OFFER_MOVE};
+    pass_ms(10);
+    assert_int_equal(match(b, "ABCDEFGH"), 8 * B);
+    ask(a, "OPQRS"); /* evicts IJ, and then one of the others */
+    assert_int_equal(match(a, "ABCDEFGH"), 0);
+    assert_int_equal(match(a, "WXYZ"), 4 * B);
+}
+
 static void a_borrowed_copy_that_is_continued_later_is_kept(void **state)
 {
     struct cache *a = join(32, 0), *b = join(16, 0);
@@ -184,6 +204,7 @@ int main(void)
         TEST(a_copy_that_goes_on_at_the_lender_is_surplus_at_the_reader),
         TEST(a_copy_that_ends_at_the_lender_is_not_surplus_at_the_reader),
         TEST(a_reader_that_goes_on_keeps_its_copy),
+        TEST(what_is_moved_is_surplus_where_it_was),
         TEST(a_borrowed_copy_that_is_continued_later_is_kept),
     };
 
