@@ -151,6 +151,7 @@ void replace_due(struct replace *r, uint32_t id, double due_s);
 /* The entry will not be used again, as far as its users know: evict it before all entries that no
  * request expects. A use revokes this. Returns false if it was demoted before. */
 bool replace_demote(struct replace *r, uint32_t id);
+/* Whether it was demoted and not used since. */
 bool replace_is_demoted(const struct replace *r, uint32_t id);
 /* Limit what a miss of the entry costs, in seconds per byte: it can be had from elsewhere for that.
  * INFINITY, the state after entering: no limit. lru, lfu and belady know no costs. */

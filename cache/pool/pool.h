@@ -142,9 +142,9 @@ struct pool_path {
  * is away, there is no other instance, or too many lookups are under way. */
 uint32_t pool_lookup(struct pool *p, const struct pool_path *path);
 
-/* Whether the lease of a found ticket is given back as soon as all its blocks have been read, without
- * waiting for pool_forget(): then the lender can use their memory again while they are placed here.
- * The ticket is POOL_NOT_FOUND from then on. False after pool_lookup(). */
+/* Set whether the lease of a found ticket is given back as soon as all its blocks have been read,
+ * before pool_forget(): then the lender can use their memory again while they are placed here. The
+ * ticket is POOL_NOT_FOUND from then on. False after pool_lookup(). */
 void pool_end_when_read(struct pool *p, uint32_t ticket, bool ends);
 
 enum pool_look { POOL_LOOKING, POOL_FOUND, POOL_NOT_FOUND };
@@ -235,7 +235,7 @@ struct pool_ask {
     uint64_t disk_ns;  /* the time that reading from disk may take; 0: only what lies in memory */
     bool is_near;      /* the asker reads the exported device memory, too */
     bool yields;       /* of two instances that ask each other, the asker is the one that waits */
-    bool is_offered;   /* this instance has offered the path to the asker, and to no other */
+    bool is_offered;   /* this instance has offered the path to one other instance */
 };
 /* The oldest ask that was not given yet; it is to be answered by pool_lend(). False: none. */
 bool pool_next_ask(struct pool *p, struct pool_ask *out);

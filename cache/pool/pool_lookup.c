@@ -297,11 +297,18 @@ static void note_named(struct pool *p, struct pool_ticket *t)
             t->n_named = t->starts[t->at] + 1;
 }
 
-/* Whether the deepest segment that somebody holds begins before what is missing here. Its holders
- * seldom have more of this branch, and those that had any lent it when they were asked first. */
+/* Whether the deepest segment that somebody holds begins before what is missing here, and its
+ * holders are not expected to have more of this branch: their entries say so, or it is the path's
+ * first segment. Many prompts begin with that one, so its entries are of other branches, and those
+ * that had more of this one lent it when they were asked first. */
 static bool is_known(const struct pool_ticket *t)
 {
-    return t->is_again && t->n_holders > 0 && t->starts[t->at] < t->n_local;
+    if (!t->is_again || t->n_holders == 0 || t->starts[t->at] >= t->n_local)
+        return false;
+    for (uint32_t i = 0; t->starts[t->at] > 0 && i < t->n_holders; i++)
+        if (blocks_of(t, &t->holders[i]) > t->n_local)
+            return false;
+    return true;
 }
 
 void pool_lookup_found(struct pool *p, const struct directory_event *e)

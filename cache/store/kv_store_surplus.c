@@ -1,4 +1,4 @@
-/* kv_store_surplus.c - which of two copies is evicted first after another instance has pulled a path.
+/* kv_store_surplus.c - which of two copies is evicted first, after an instance has pulled a path.
  *
  * A pull leaves two copies, and a pool of small memories fills with them. One copy is the surplus
  * one: its nodes are demoted, so they are evicted before all others until a request uses them.

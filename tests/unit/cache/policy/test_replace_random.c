@@ -301,6 +301,7 @@ static void do_demote(struct model *m, uint32_t k)
 
     if (!n->in_tree)
         return;
+    assert_int_equal(replace_is_demoted(m->r, n->id), n->is_dead);
     assert_int_equal(replace_demote(m->r, n->id), !n->is_dead);
     n->is_dead = true;
 }

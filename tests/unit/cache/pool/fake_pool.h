@@ -27,7 +27,7 @@
 static uint64_t fake_now = 1;
 
 struct fake_ticket {
-    bool is_used, is_found, is_over, is_offered, ends_when_read;
+    bool is_used, is_found, is_over, is_offered, ends_when_read, is_again;
     struct kv_key keys[POOL_PATH_MAX / 8];
     uint32_t n, n_local;
     uint64_t disk_ns;
@@ -202,6 +202,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     memcpy(t->keys, path->keys, path->n * sizeof *t->keys);
     t->n = path->n;
     t->n_local = path->n_local;
+    t->is_again = path->is_again;
     t->disk_ns = path->disk_ns;
     assert_true(path->n_avoid <= POOL_AVOID_MAX);
     for (t->n_avoid = 0; t->n_avoid < path->n_avoid; t->n_avoid++)

@@ -39,6 +39,7 @@ struct side {
     bool lends_near;        /* in the exported memory, to whoever has mapped it */
     uint32_t flags;         /* of its answers: as pool_lend() */
     uint32_t n_near;        /* of its asks: the asker had */
+    uint32_t n_offered;     /* asks for paths that it has offered */
     uint32_t n_tokens_last; /* of the last block that it lends; 0: as many as the others */
     uint32_t n_asks, n_lent, n_returned, n_pulled, n_news, n_offers;
     struct pool_news news;
@@ -217,6 +218,7 @@ static inline void side_answer(struct side *s)
         return;
     s->n_asks++;
     s->n_near += ask.is_near;
+    s->n_offered += ask.is_offered;
     while (n < ask.n && n < s->n_held && memcmp(&ask.keys[n], &world.keys[n], KV_KEY_BYTES) == 0)
         n++;
     for (uint32_t i = ask.n_there; i < n; i++)

@@ -131,19 +131,44 @@ static void a_copy_that_ends_at_the_lender_is_not_surplus_at_the_reader(void **s
     check_borrowed("ABCD", "ABCD", false);
 }
 
-/* Both go on with the same document: neither copy can do without it. */
+/* Where both go on, the reader's copy stays, as after any pull. */
 static void a_reader_that_goes_on_keeps_its_copy(void **state)
 {
-    struct cache *a = join(32, 0), *b = join(16, 0);
+    struct cache *a = join(16, 0), *b = join(16, 0);
 
     (void)state;
-    ask(a, "ABCDEF");
-    ask(b, "WXYZ");
-    assert_int_equal(ask(b, "ABCDX"), 4 * B);
+    ask(a, "ABCDEFGHIJ");
+    ask(a, "WXYZ");
+    ask(a, "ABCDEFGH"); /* used later than WXYZ */
+    ask(b, "KLMN");
+    assert_int_equal(ask(b, "ABCDEFGHQ"), 8 * B);
     pass_ms(5);
-    ask(b, "KLMNOPQRS");
-    assert_int_equal(match(b, "ABCDX"), 5 * B);
-    assert_int_equal(match(b, "WXYZ"), 0);
+    ask(b, "OPQRS");
+    assert_int_equal(match(b, "ABCDEFGHQ"), 9 * B);
+    assert_int_equal(match(b, "KLMN"), 0);
+    ask(a, "OPQRS"); /* evicts IJ, and then one of the others */
+    assert_int_equal(match(a, "ABCDEFGH"), 0);
+    assert_int_equal(match(a, "WXYZ"), 4 * B);
+}
+
+/* The path that is moved goes on here, and is to be read elsewhere all the same. */
+static void what_is_moved_is_surplus_where_it_was(void **state)
+{
+    struct cache *a = join(16, 0), *b = join(16, 0);
+    struct prompt q;
+
+    (void)state;
+    ask(a, "ABCDEFGHIJ");
+    ask(a, "WXYZ");
+    ask(a, "ABCDEFGH");
+    prompt_of(&q, "ABCDEFGH");
+    fake_of(a)->copies[fake_of(a)->n_copies++] =
+        (struct pool_copy){.last = q.keys[0], .to = 2, .why = POOL_OFFER_MOVE};
+    pass_ms(10);
+    assert_int_equal(match(b, "ABCDEFGH"), 8 * B);
+    ask(a, "OPQRS"); /* evicts IJ, and then one of the others */
+    assert_int_equal(match(a, "ABCDEFGH"), 0);
+    assert_int_equal(match(a, "WXYZ"), 4 * B);
 }
 
 static void a_borrowed_copy_that_is_continued_later_is_kept(void **state)
@@ -179,6 +204,7 @@ int main(void)
         TEST(a_copy_that_goes_on_at_the_lender_is_surplus_at_the_reader),
         TEST(a_copy_that_ends_at_the_lender_is_not_surplus_at_the_reader),
         TEST(a_reader_that_goes_on_keeps_its_copy),
+        TEST(what_is_moved_is_surplus_where_it_was),
         TEST(a_borrowed_copy_that_is_continued_later_is_kept),
     };
 

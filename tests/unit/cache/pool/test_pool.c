@@ -261,30 +261,49 @@ static void a_stale_holder_costs_a_miss_and_is_forgotten(void **state)
     WAIT_FOR(stats_of(b).n_stale == 1);
 }
 
-/* Segment 1 begins before block 11: its holder had its chance when the request asked first. */
-static void who_asks_again_asks_holders_of_later_segments_only(void **state)
+/* Ask again behind n_local blocks. Returns the blocks that are found. */
+static uint32_t look_again(struct side *s, uint32_t n_local)
 {
-    struct side *a = side_open(0), *b = side_open(1);
     struct pool_path path = {.keys = world.keys,
                              .n = N_PATH,
                              .starts = world.starts,
                              .n_starts = N_PATH / N_IN_SEGMENT,
-                             .n_local = 11,
+                             .n_local = n_local,
                              .is_again = true};
+    struct pool_found found = {0};
     uint32_t ticket;
+
+    WAIT_FOR((ticket = pool_lookup(s->pool, &path)) != POOL_NO_TICKET);
+    (void)side_look(s, ticket, &found);
+    pool_forget(s->pool, ticket);
+    return found.n_blocks;
+}
+
+/* Many prompts share the first segment, and its holders were asked the first time. */
+static void who_asks_again_does_not_ask_holders_of_the_first_segment(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, 7);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    assert_int_equal(look_again(b, 3), 0);
+    assert_int_equal(a->n_asks, 0);
+    side_hold(a, 12);
+    WAIT_FOR(is_announced(a));
+    assert_int_equal(look_again(b, 3), 12);
+}
+
+static void who_asks_again_asks_holders_of_more_than_is_local(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
 
     (void)state;
     side_hold(a, 14);
     WAIT_FOR(is_announced(a) && all_know(2));
-    WAIT_FOR((ticket = pool_lookup(b->pool, &path)) != POOL_NO_TICKET);
-    assert_int_equal(side_look(b, ticket, NULL), POOL_NOT_FOUND);
-    assert_int_equal(a->n_asks, 0);
-    pool_forget(b->pool, ticket);
-    side_hold(a, 20);
-    WAIT_FOR(fake_directory_blocks(a->id, &world.keys[16]) == 4);
-    WAIT_FOR((ticket = pool_lookup(b->pool, &path)) != POOL_NO_TICKET);
-    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
-    pool_forget(b->pool, ticket);
+    assert_int_equal(look_again(b, 14), 0);
+    assert_int_equal(look_again(b, 11), 14);
+    assert_int_equal(a->n_asks, 1);
 }
 
 static void after_a_stale_holder_comes_the_next_one(void **state)
@@ -785,7 +804,8 @@ int main(void)
         T(a_stale_holder_costs_a_miss_and_is_forgotten),
         T(after_a_stale_holder_comes_the_next_one),
         T(an_instance_that_lends_already_is_avoided),
-        T(who_asks_again_asks_holders_of_later_segments_only),
+        T(who_asks_again_does_not_ask_holders_of_the_first_segment),
+        T(who_asks_again_asks_holders_of_more_than_is_local),
         T(a_holder_of_another_branch_refuses_without_its_engine),
         T(a_holder_in_memory_is_asked_before_one_with_more_on_disk),
         T(without_a_holder_of_a_segment_the_earlier_ones_are_looked_for),

@@ -267,6 +267,7 @@ static void what_is_read_often_gets_a_copy_that_others_read_too(void **state)
     hand_over(&copy);
     WAIT_FOR(stats_of(a).n_copies == 1);
     assert_int_equal(stats_of(a).n_copies_offered, 1);
+    assert_int_equal(a->n_offered, 1);
     assert_int_equal(stats_of(a).n_moves, 0);
     assert_int_equal(stats_of(a).n_handed_over, 0);
     assert_int_equal(a->n_pulled, n_pulled); /* the holder keeps its own as before */
