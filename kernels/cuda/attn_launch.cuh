@@ -1,7 +1,7 @@
 /* attn_launch.cuh - how attention is divided among kernels. cuda_attention() in attn_launch.cu
  * chooses:
  *
- *   attn_plain    head sizes and KV types without tensor-core kernels: a warp per row and head
+ *   attn_plain    head sizes and KV types that ATTN_FOR() does not list: a warp per row and head
  *   attn_decode   sequences of one row: segments in parallel, then a combine kernel
  *   attn_prefill  all other sequences: a block of rows walks over the segments; where there are few
  *                 blocks, each walks one group of segments, and a second kernel joins the groups
