@@ -189,6 +189,12 @@ static __device__ __forceinline__ float fast_exp2(float x)
     return r;
 }
 
+/* Keep the compiler from moving loads that follow to before this place. */
+static __device__ __forceinline__ void keep_loads_behind(void)
+{
+    asm volatile("" ::: "memory");
+}
+
 /* Nanoseconds of the GPU's wall clock, which may advance in steps of up to a microsecond. */
 static __device__ __forceinline__ uint64_t global_timer_ns(void)
 {

@@ -238,7 +238,6 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
     kp, each = row_elements(k), 2 if group == 0 else 0.5 if name == "int4" else 1
-    loads_16 = name != "int4" or group == 32  # bytes a lane
     share = f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows"
     outputs, rows = 128, 64 if group else 128
     fills = up(t, rows) * up(n, outputs) >= device.n_sms
@@ -251,7 +250,7 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
         return Op("", 1, [Launch("narrow_kernel", x, y)],
                   weight_bytes(weights, n, k) + 4 * t * n, share,
                   l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
-                  counted=(read if loads_16 else 0, 0, 0))
+                  counted=(read, 0, 0))
     splits = splits and t <= NARROW_ROWS_MAX
     if not fills and t > NARROW_ROWS_MAX:
         outputs, rows = 64, 64
@@ -273,13 +272,12 @@ def wgmma_product(weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     x, y = up(t, WGMMA_ROWS), up(n, WGMMA_ROWS)
     arranged = x * WGMMA_ROWS * kp * 2
     read = int(x * y * WGMMA_ROWS * kp * each)
-    loads_16 = name != "int4" or group == 32
     return Op("", 1, [Launch("arrange_kernel", kp // PIECE_K, x), Launch("wgmma_kernel", x, y)],
               weight_bytes(weights, n, k) + 4 * t * n,
               f"bytes of {'an' if name != 'bf16' else 'a'} {name} product with few rows",
               l2_bytes=read + y * arranged + 2 * t * kp + arranged, operations=2 * t * n * kp,
               op_share=f"operations of wgmma, groups of {group}",
-              counted=(read if loads_16 else 0, 0, y * arranged), counted_launch=1)
+              counted=(read, 0, y * arranged), counted_launch=1)
 
 
 def takes_wgmma(device: Device, step: Step, weights: tuple[str, int], layers: tuple[str, int],

@@ -126,6 +126,10 @@ static inline float fast_exp2(float x)
     return r < 1.17549435e-38f ? 0 : r; /* ftz: no denormal results */
 }
 
+static inline void keep_loads_behind(void)
+{
+}
+
 /* Each look at the clock finds it a millisecond later: no kernel waits for long. */
 static inline uint64_t global_timer_ns(void)
 {
