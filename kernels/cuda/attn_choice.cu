@@ -1,6 +1,6 @@
 /* attn_choice.cu - whether attention of many rows runs on Hopper's own matrix instructions
- * (attn_wgmma.cu): decided once, when the device opens, as choice.cuh says, for the model's head
- * size.
+ * (attn_wgmma.cu): decided once, when the device opens, as choice.cuh says, for the KV's type and
+ * the model's head size.
  *
  * The trial is a prompt of 32 rows for each multiprocessor, with four query heads for one KV head,
  * so each has a block of 128 queries. Queries are large, so that a row's result is the values of a
@@ -31,7 +31,7 @@ static struct attention_params prompt_of(const struct cuda_context *c)
     p.n_heads = HEADS;
     p.scale = dim == 64 ? 0.125f : 0.08838835f;
     p.q_stride = HEADS * dim;
-    p.pool.layout = kv_layout_of(DTYPE_BF16);
+    p.pool.layout = kv_layout_of(c->config.kv);
     p.pool.n_blocks = ceil_div(p.n_rows, KV_BLOCK_TOKENS);
     p.pool.n_layers = 1;
     p.pool.n_kv_heads = 1;
@@ -73,7 +73,7 @@ static enum status send_tables(struct cuda_context *c, struct trial *t)
 
 static cudaError_t load(const struct cuda_context *c, const struct trial *)
 {
-    return attn_wgmma_prepare(c->config.max_head_dim);
+    return attn_wgmma_prepare(c->config.kv, c->config.max_head_dim);
 }
 
 /* K and V between 1/2 and 1, queries between 4 and 8, with both signs. */
@@ -87,7 +87,9 @@ static enum status prepare(struct cuda_context *c, struct trial *t)
     if (s == OK)
         s = trial_array(c, t, QUERIES, n_q);
     if (s == OK)
-        s = trial_fill(c, t->arrays[POOL], n_pool, 0x807f807f, 0x3f003f00);
+        s = c->config.kv == DTYPE_F16
+                ? trial_fill(c, t->arrays[POOL], n_pool, 0x83ff83ff, 0x38003800)
+                : trial_fill(c, t->arrays[POOL], n_pool, 0x807f807f, 0x3f003f00);
     if (s == OK)
         s = trial_fill(c, t->arrays[QUERIES], n_q, 0x807fffff, 0x40800000);
     p->pool.base = t->arrays[POOL];
@@ -109,10 +111,11 @@ static enum status run(struct cuda_context *c, struct trial *t, bool with_wgmma)
 static enum status try_out(struct cuda_context *c, bool *chosen)
 {
     struct attention_params p = prompt_of(c);
+    const char *kv = c->config.kv == DTYPE_F16 ? "-f16" : "";
     char file[64], subject[64];
     struct trial t = {};
 
-    snprintf(file, sizeof(file), "attention-%u", c->config.max_head_dim);
+    snprintf(file, sizeof(file), "attention%s-%u", kv, c->config.max_head_dim);
     snprintf(subject, sizeof(subject), "attention with heads of %u", c->config.max_head_dim);
     t.what = "attention";
     t.file = file;

@@ -27,6 +27,7 @@ enum status attention_of(struct cuda_context *c, cudaStream_t stream,
     ASSERT((uintptr_t)p->out % 16 == 0 && (uintptr_t)p->pool.base % 16 == 0);
     size_t n_slots = c->n_partial_segs < UINT32_MAX ? c->n_partial_segs : UINT32_MAX;
     bool has_wide = c->has_wgmma_attention && p->pool.head_dim == c->config.max_head_dim &&
+                    p->pool.layout.dtype == c->config.kv &&
                     attn_wgmma_exists(p->pool.layout.dtype, p->pool.head_dim);
     struct attn_job job = {*p, c->partials, (uint32_t)n_slots, 0, p->n_heads / p->pool.n_kv_heads,
                            has_wide};

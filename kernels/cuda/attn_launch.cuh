@@ -1,7 +1,7 @@
 /* attn_launch.cuh - how attention is divided among kernels. cuda_attention() in attn_launch.cu
  * chooses:
  *
- *   attn_plain    head sizes and KV types without tensor-core kernels: a warp per row and head
+ *   attn_plain    head sizes and KV types that ATTN_FOR() does not list: a warp per row and head
  *   attn_decode   sequences of one row: segments in parallel, then a combine kernel
  *   attn_prefill  all other sequences: a block of rows walks over the segments; where there are few
  *                 blocks, each walks one group of segments, and a second kernel joins the groups
@@ -93,12 +93,13 @@ enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct att
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
 /* Called by attn_prefill, with n_groups set. */
 enum status attn_wgmma(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
-/* Load the kernel of a head size, on compute capability 9.0 only. */
-cudaError_t attn_wgmma_prepare(uint32_t head_dim);
-/* Whether there is one for KV of this type. */
+/* Load the kernel of a KV type and head size, on compute capability 9.0 only. */
+cudaError_t attn_wgmma_prepare(enum dtype kv, uint32_t head_dim);
+/* Whether there is one. */
 static inline bool attn_wgmma_exists(enum dtype kv, uint32_t head_dim)
 {
-    return kv == DTYPE_BF16 && (head_dim == 64 || head_dim == 128);
+    return (kv == DTYPE_BF16 && (head_dim == 64 || head_dim == 128)) ||
+           (kv == DTYPE_F16 && head_dim == 64);
 }
 
 /* fn<DIM, TYPE> for each head size with tensor-core kernels: of bf16, and of the other types.

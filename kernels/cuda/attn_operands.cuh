@@ -99,10 +99,28 @@ static __device__ __forceinline__ bool is_seen_in_part(const struct attention_pa
     return first.lo + last.lo > 0 || first.hi + last.hi < 2 * n;
 }
 
-/* 16 bytes of each of four rows of words. */
+/* 16 bytes of each of four rows of words; KV in f16 as it is in memory until weave(). */
 struct four {
     uint4 row[4];
 };
+
+template <enum dtype TYPE, uint32_t ROW>
+static __device__ __forceinline__ uint4 load_row(const unsigned char *at, bool valid)
+{
+    if constexpr (TYPE == DTYPE_F16)
+        return attn_load_halves<ROW>(at, valid);
+    else
+        return load_once16_if(at, valid);
+}
+
+template <enum dtype TYPE>
+static __device__ __forceinline__ void weave(four &f)
+{
+    if (TYPE == DTYPE_F16)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            f.row[i] = attn_weave(f.row[i]);
+}
 
 /* Of a thread's own, of K or V of a tile. */
 #define FOURS(dim) ((dim) / 64)
@@ -119,11 +137,12 @@ struct source {
     }
 };
 
+template <enum dtype TYPE>
 static __device__ __forceinline__ struct source source_of(const struct attention_params &p)
 {
     struct kv_pool pool = p.pool;
 
-    pool.layout = kv_layout_of(DTYPE_BF16);
+    pool.layout = kv_layout_of(TYPE);
     return {kv_at(&pool, 0, p.layer, 0, blockIdx.y), kv_block_bytes(&pool),
             (uint32_t)kv_half_bytes(&pool)};
 }
@@ -155,22 +174,24 @@ struct key_place {
     }
 };
 
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void load_keys(four (&k)[FOURS(DIM)], const struct source &from,
                                                  const struct tile &t)
 {
     const key_place<DIM> at(threadIdx.x % PRODUCERS);
-    uint32_t word = (32 * at.part + 4 * at.u) * KV_BLOCK_TOKENS + at.t0 % KV_BLOCK_TOKENS;
 
 #pragma unroll
     for (int j = 0; j < FOURS(DIM); j++) {
         uint32_t t0 = at.t0 + KV_BLOCK_TOKENS * j;
         bool valid = t0 < t.n;
-        const unsigned char *head = from.at(t.blocks[valid ? t0 / KV_BLOCK_TOKENS : 0]) + 4 * word;
+        const unsigned char *head = attn_words_at<TYPE, KV_BLOCK_TOKENS>(
+            from.at(t.blocks[valid ? t0 / KV_BLOCK_TOKENS : 0]), 32 * at.part + 4 * at.u,
+            at.t0 % KV_BLOCK_TOKENS / 4);
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            k[j].row[i] = load_once16_if(head + i * KV_BLOCK_TOKENS * 4, valid);
+            k[j].row[i] =
+                load_row<TYPE, KV_BLOCK_TOKENS>(head + i * KV_BLOCK_TOKENS * 4, valid);
     }
 }
 
@@ -190,31 +211,33 @@ static __device__ __forceinline__ void store_four(unsigned char *to, uint32_t ro
         *reinterpret_cast<uint4 *>(to + (at ^ 16 * e) + e * OPERAND_ROW_BYTES) = rows[e];
 }
 
-template <int DIM>
-static __device__ __forceinline__ void store_keys(unsigned char *to, const four (&k)[FOURS(DIM)])
+template <int DIM, enum dtype TYPE>
+static __device__ __forceinline__ void store_keys(unsigned char *to, four (&k)[FOURS(DIM)])
 {
     const key_place<DIM> at(threadIdx.x % PRODUCERS);
 
 #pragma unroll
-    for (int j = 0; j < FOURS(DIM); j++)
+    for (int j = 0; j < FOURS(DIM); j++) {
+        weave<TYPE>(k[j]);
         store_four(to + at.part * OPERAND_BYTES, at.t0 + KV_BLOCK_TOKENS * j, at.u, k[j]);
+    }
 }
 
 /* Load 16 bytes of each of the four rows of V's unit u (tokens 8u .. 8u + 7): dimensions 4g .. 4g +
  * 3. Zeros behind the tile's tokens, but for the one that shares a word with the last of them. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void load_unit(four &v, const struct source &from,
                                                  const struct tile &t, uint32_t u, uint32_t g)
 {
-    const unsigned char *head = from.at(t.blocks[8 * u < t.n ? u / 4 : 0]) + from.half_bytes +
-                                (u % 4 * 4 * DIM + 4 * g) * 4;
+    const unsigned char *head = attn_words_at<TYPE, DIM>(
+        from.at(t.blocks[8 * u < t.n ? u / 4 : 0]) + from.half_bytes, u % 4 * 4, g);
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        v.row[i] = load_once16_if(head + i * DIM * 4, 8 * u + 2 * i < t.n);
+        v.row[i] = load_row<TYPE, DIM>(head + i * DIM * 4, 8 * u + 2 * i < t.n);
 }
 
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void load_values(four (&v)[FOURS(DIM)],
                                                    const struct source &from, const struct tile &t)
 {
@@ -222,13 +245,15 @@ static __device__ __forceinline__ void load_values(four (&v)[FOURS(DIM)],
 
 #pragma unroll
     for (int j = 0; j < FOURS(DIM); j++)
-        load_unit<DIM>(v[j], from, t, n % 8, n / 8 + PRODUCERS / 8 * j);
+        load_unit<DIM, TYPE>(v[j], from, t, n % 8, n / 8 + PRODUCERS / 8 * j);
 }
 
 /* Store the values that are in the range, and zeros for the others. */
+template <enum dtype TYPE>
 static __device__ __forceinline__ void store_unit(unsigned char *to, uint32_t u, uint32_t g,
                                                   four &v, struct attn_range range)
 {
+    weave<TYPE>(v);
     if (8 * u < range.lo || 8 * u + 8 > range.hi)
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
@@ -237,7 +262,7 @@ static __device__ __forceinline__ void store_unit(unsigned char *to, uint32_t u,
 }
 
 /* Store V's tile of n tokens. Returns whether this thread's have inf or NaN, if `asks`. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ bool store_values(unsigned char *to, four (&v)[FOURS(DIM)],
                                                     uint32_t n_tokens, bool asks)
 {
@@ -247,33 +272,33 @@ static __device__ __forceinline__ bool store_values(unsigned char *to, four (&v)
 
 #pragma unroll
     for (int j = 0; j < FOURS(DIM); j++) {
-        store_unit(to, n % 8, n / 8 + PRODUCERS / 8 * j, v[j], all);
+        store_unit<TYPE>(to, n % 8, n / 8 + PRODUCERS / 8 * j, v[j], all);
         if (asks)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint4 x = v[j].row[i];
 
-                special |= has_special<DTYPE_BF16>(x.x) || has_special<DTYPE_BF16>(x.y) ||
-                           has_special<DTYPE_BF16>(x.z) || has_special<DTYPE_BF16>(x.w);
+                special |= has_special<TYPE>(x.x) || has_special<TYPE>(x.y) ||
+                           has_special<TYPE>(x.z) || has_special<TYPE>(x.w);
             }
     }
     return special;
 }
 
 /* Bring all tiles. While one half of a tile is stored, the other one is under way. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void bring_tiles(const struct attention_params &p,
                                                    const struct memory &m)
 {
     const struct place &place = m.x->place;
     struct walk w = m.x->begin;
-    const struct source from = source_of(p);
+    const struct source from = source_of<TYPE>(p);
     four k[FOURS(DIM)], v[FOURS(DIM)];
 
     if (walk_ended(w, place))
         return;
-    load_keys<DIM>(k, from, tile_of(p, w));
-    load_values<DIM>(v, from, tile_of(p, w));
+    load_keys<DIM, TYPE>(k, from, tile_of(p, w));
+    load_values<DIM, TYPE>(v, from, tile_of(p, w));
     for (uint32_t i = 0; !walk_ended(w, place); i++) {
         const struct walk next = walk_next(w, p, place);
         uint32_t n = tile_of(p, w).n;
@@ -281,15 +306,15 @@ static __device__ __forceinline__ void bring_tiles(const struct attention_params
 
         if (i >= STAGES)
             barrier_wait(&m.x->empty[i % STAGES], (i / STAGES - 1) % 2);
-        store_keys<DIM>(m.keys<DIM>(i), k);
+        store_keys<DIM, TYPE>(m.keys<DIM>(i), k);
         if (has_next)
-            load_keys<DIM>(k, from, tile_of(p, next));
-        bool special = store_values<DIM>(m.values<DIM>(i), v, n, asks);
+            load_keys<DIM, TYPE>(k, from, tile_of(p, next));
+        bool special = store_values<DIM, TYPE>(m.values<DIM>(i), v, n, asks);
         special = __any_sync(FULL_WARP, special);
         if (threadIdx.x % WARP == 0)
             m.x->special[i % STAGES][threadIdx.x / WARP % PRODUCER_WARPS] = special;
         if (has_next)
-            load_values<DIM>(v, from, tile_of(p, next));
+            load_values<DIM, TYPE>(v, from, tile_of(p, next));
         fence_stores_for_products();
         barrier_arrive(&m.x->full[i % STAGES]);
         w = next;

@@ -1,5 +1,6 @@
 /* attn_wgmma.cu - attention of sequences with many rows on Hopper's own matrix instructions, for
- * compute capability 9.0 alone (sm_90a), KV in bf16, heads of 64 and 128 dimensions.
+ * compute capability 9.0 alone (sm_90a): KV in bf16 with heads of 64 and 128 dimensions, in f16 of
+ * 64. (f16 of 128 spills 24 bytes: the warpgroup that loads lacks registers.)
  *
  * A block takes 128 queries of one KV head, 64 per warpgroup, and walks over the tiles that any of
  * them sees. A third warpgroup brings K and V (attn_operands.cuh). The tree of merges is that of
@@ -29,8 +30,29 @@ struct weights {
     uint32_t p[ATTN_TILE / 4]; /* four for each 16 keys */
 };
 
+/* d (+)= a b, of the operands' type. */
+template <enum dtype TYPE, int N>
+static __device__ __forceinline__ void multiply(float (&d)[N], const uint32_t *a, uint64_t b,
+                                                bool adds)
+{
+    if constexpr (TYPE == DTYPE_F16)
+        wgmma_f16(d, a, b, adds);
+    else
+        wgmma_bf16(d, a, b, adds);
+}
+
+template <enum dtype TYPE>
+static __device__ __forceinline__ void multiply_shared(float (&d)[32], uint64_t a, uint64_t b,
+                                                       bool adds)
+{
+    if constexpr (TYPE == DTYPE_F16)
+        wgmma_f16_shared(d, a, b, adds);
+    else
+        wgmma_bf16_shared(d, a, b, adds);
+}
+
 /* Start S = Q K. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void start_scores(float (&s)[32], uint32_t q, uint32_t k)
 {
     pin_registers(s);
@@ -39,13 +61,13 @@ static __device__ __forceinline__ void start_scores(float (&s)[32], uint32_t q, 
     for (int i = 0; i < DIM / 16; i++) {
         uint32_t at = i / 4 * OPERAND_BYTES + i % 4 * 32;
 
-        wgmma_bf16_shared(s, operand_at(q + at), operand_at(k + at), i > 0);
+        multiply_shared<TYPE>(s, operand_at(q + at), operand_at(k + at), i > 0);
     }
     wgmma_commit();
 }
 
 /* Start o = P V. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void start_values(float (&o)[DIM / 2], struct weights &t,
                                                     uint32_t v)
 {
@@ -54,7 +76,7 @@ static __device__ __forceinline__ void start_values(float (&o)[DIM / 2], struct 
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < ATTN_TILE / 16; i++)
-        wgmma_bf16(o, t.p + 4 * i, operand_at(v + 32 * i), i > 0);
+        multiply<TYPE>(o, t.p + 4 * i, operand_at(v + 32 * i), i > 0);
     wgmma_commit();
 }
 
@@ -78,6 +100,7 @@ static __device__ __forceinline__ void hide_keys(float (&s)[32], const struct at
 
 /* Maxima, sums and p of a tile, whose products are in s. A product is multiplied within the
  * exponent's own sum. */
+template <enum dtype TYPE>
 static __device__ __forceinline__ void weigh_keys(struct weights &t, float (&s)[32],
                                                   const struct attn_range range[2],
                                                   struct attn_scale scale)
@@ -111,7 +134,7 @@ static __device__ __forceinline__ void weigh_keys(struct weights &t, float (&s)[
     }
 #pragma unroll
     for (int i = 0; i < ATTN_TILE / 4; i++)
-        t.p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+        t.p[i] = attn_pack<TYPE>(s[2 * i], s[2 * i + 1]);
 }
 
 /* This lane's state of two queries within a segment: m, l, and o[4j + 2r + e], which is dimension
@@ -337,7 +360,7 @@ static __device__ __forceinline__ void consumers_meet(const struct memory &m, ui
 }
 
 /* Bring V of a tile again, with zeros outside the range, behind the products that read the old. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void select_values(unsigned char *to,
                                                      const struct attention_params &p,
                                                      const struct walk &w, struct attn_range range)
@@ -348,15 +371,15 @@ static __device__ __forceinline__ void select_values(unsigned char *to,
         uint32_t u = n % 8, g = n / 8;
         four v;
 
-        load_unit<DIM>(v, source_of(p), tile, u, g);
-        store_unit(to, u, g, v, range);
+        load_unit<DIM, TYPE>(v, source_of<TYPE>(p), tile, u, g);
+        store_unit<TYPE>(to, u, g, v, range);
     }
     fence_stores_for_products();
 }
 
 /* Merge a tile with inf or NaN, which must not reach a query that does not see their key, since 0 *
  * inf is NaN: a turn for each row of the block, with the values that it sees. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void join_special(state<DIM> &part, struct weights &t,
                                                     float (&o)[DIM / 2],
                                                  const struct attention_params &p,
@@ -371,9 +394,9 @@ static __device__ __forceinline__ void join_special(state<DIM> &part, struct wei
         struct attn_range range[2];
 
         consumers_meet(m, 0);
-        select_values<DIM>(v, p, w, attn_visible_tile(p.window, pos, seg, w.token0));
+        select_values<DIM, TYPE>(v, p, w, attn_visible_tile(p.window, pos, seg, w.token0));
         consumers_meet(m, 1);
-        start_values<DIM>(o, t, shared_address(v));
+        start_values<DIM, TYPE>(o, t, shared_address(v));
         for (int r = 0; r < 2; r++) {
             range[r] = attn_visible_tile(p.window, row_pos[r], seg, w.token0);
             if (row_pos[r] != pos)
@@ -393,7 +416,7 @@ static __device__ __forceinline__ bool is_special(const struct memory &m, uint32
 }
 
 /* Walk over all tiles with this lane's two queries. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void use_tiles(const struct attn_job &job,
                                                  const struct memory &m,
                                                  const uint32_t row_pos[2])
@@ -408,7 +431,7 @@ static __device__ __forceinline__ void use_tiles(const struct attn_job &job,
 
     state_clear(part);
     barrier_wait(&m.x->full[0], 0);
-    start_scores<DIM>(s, q, shared_address(m.keys<DIM>(0)));
+    start_scores<DIM, TYPE>(s, q, shared_address(m.keys<DIM>(0)));
     for (uint32_t i = 0; !walk_ended(w, place); i++) {
         const struct walk next = walk_next(w, p, place);
         const struct attn_segment seg = p.segments[w.index];
@@ -419,14 +442,14 @@ static __device__ __forceinline__ void use_tiles(const struct attn_job &job,
 
         wgmma_wait<0>();
         pin_registers(s);
-        weigh_keys(t, s, range, attn_scale_of(p));
+        weigh_keys<TYPE>(t, s, range, attn_scale_of(p));
         if (special)
-            join_special<DIM>(part, t, o, p, m, w, i, row_pos);
-        start_values<DIM>(o, t, shared_address(m.values<DIM>(i)));
+            join_special<DIM, TYPE>(part, t, o, p, m, w, i, row_pos);
+        start_values<DIM, TYPE>(o, t, shared_address(m.values<DIM>(i)));
         if (has_next)
             barrier_wait(&m.x->full[(i + 1) % STAGES], (i + 1) / STAGES % 2);
         /* Behind the last tile once more, for the sake of products without a branch. */
-        start_scores<DIM>(s, q, shared_address(m.keys<DIM>(has_next ? i + 1 : i)));
+        start_scores<DIM, TYPE>(s, q, shared_address(m.keys<DIM>(has_next ? i + 1 : i)));
         wgmma_wait<1>();
         pin_registers(o);
         pin_registers(t.p);
@@ -452,7 +475,7 @@ static __device__ __forceinline__ void use_tiles(const struct attn_job &job,
 /* --- the kernel --- */
 
 /* Round the block's queries to Q's operands; zeros behind the last one. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void bring_queries(unsigned char *to, const struct attn_job &job,
                                                      const struct attn_seq &seq, uint32_t block0)
 {
@@ -467,8 +490,8 @@ static __device__ __forceinline__ void bring_queries(unsigned char *to, const st
         uint4 unit = make_uint4(0, 0, 0, 0);
 
         if (query < n_queries)
-            unit = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]),
-                              pack_bf16(x[6], x[7]));
+            unit = make_uint4(attn_pack<TYPE>(x[0], x[1]), attn_pack<TYPE>(x[2], x[3]),
+                              attn_pack<TYPE>(x[4], x[5]), attn_pack<TYPE>(x[6], x[7]));
         *reinterpret_cast<uint4 *>(to + i / GROUP_QUERIES * layout<DIM>::Q +
                                    u / 8 * OPERAND_BYTES +
                                    operand_unit(i % GROUP_QUERIES, u % 8)) = unit;
@@ -490,7 +513,7 @@ static __device__ __forceinline__ void exchange_begin(struct exchange *x, const 
 }
 
 /* Compute what a lane's two queries see. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void compute(const struct attn_job &job, const struct memory &m)
 {
     const struct place &place = m.x->place;
@@ -498,12 +521,15 @@ static __device__ __forceinline__ void compute(const struct attn_job &job, const
     uint32_t n_queries = seq.n_rows * job.n_shared, row_pos[2];
 
     /* Lanes behind the last query compute zeros at its position. */
-    for (int r = 0; r < 2; r++)
-        row_pos[r] = seq.pos0 + attn_min(lane_query<1>(place.block0, r), n_queries - 1) / job.n_shared;
+    for (int r = 0; r < 2; r++) {
+        uint32_t query = attn_min(lane_query<1>(place.block0, r), n_queries - 1);
+
+        row_pos[r] = seq.pos0 + query / job.n_shared;
+    }
     total_clear<DIM>(m);
     rows_of<DIM>(m)[0] = rows_of<DIM>(m)[1] = no_row();
     if (!walk_ended(m.x->begin, place))
-        use_tiles<DIM>(job, m, row_pos);
+        use_tiles<DIM, TYPE>(job, m, row_pos);
     if (job.n_groups > 0)
         write_partials<DIM>(m, job);
     else
@@ -511,7 +537,7 @@ static __device__ __forceinline__ void compute(const struct attn_job &job, const
 }
 
 /* Grid (n_blocks, G, groups or 1), three warpgroups: 128 queries of one sequence and KV head. */
-template <int DIM>
+template <int DIM, enum dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 1) attn_wgmma_kernel(struct attn_job job)
 {
     DYNAMIC_SHARED(unsigned char, shared);
@@ -528,29 +554,40 @@ static __global__ void __launch_bounds__(THREADS, 1) attn_wgmma_kernel(struct at
         return;
     if (threadIdx.x == 0)
         exchange_begin(&x, place, begin);
-    bring_queries<DIM>(m.at, job, seq, place.block0);
+    bring_queries<DIM, TYPE>(m.at, job, seq, place.block0);
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         give_registers<PRODUCER_REGISTERS>();
-        bring_tiles<DIM>(job.p, m);
+        bring_tiles<DIM, TYPE>(job.p, m);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-        compute<DIM>(job, m);
+        compute<DIM, TYPE>(job, m);
     }
 }
 
-template <int DIM>
+/* fn<DIM, TYPE> of a KV type and head size for which attn_wgmma_exists(). */
+#define WIDE_FOR(kv, dim, fn, ...)                         \
+    ((kv) == DTYPE_F16 ? fn<64, DTYPE_F16>(__VA_ARGS__)    \
+     : (dim) == 128    ? fn<128, DTYPE_BF16>(__VA_ARGS__)  \
+                       : fn<64, DTYPE_BF16>(__VA_ARGS__))
+
+template <int DIM, enum dtype TYPE>
 static void launch(cudaStream_t s, const struct attn_job *job, uint32_t n_blocks)
 {
     dim3 grid(n_blocks, job->p.pool.n_kv_heads, job->n_groups ? job->n_groups : 1);
 
-    LAUNCH_SM90A(attn_wgmma_kernel<DIM>, grid, THREADS, layout<DIM>::BYTES, s, *job);
+    LAUNCH_SM90A((attn_wgmma_kernel<DIM, TYPE>), grid, THREADS, layout<DIM>::BYTES, s, *job);
 }
 
-cudaError_t attn_wgmma_prepare(uint32_t head_dim)
+template <int DIM, enum dtype TYPE>
+static cudaError_t allow()
 {
-    return head_dim == 128 ? allow_shared(attn_wgmma_kernel<128>, layout<128>::BYTES)
-                           : allow_shared(attn_wgmma_kernel<64>, layout<64>::BYTES);
+    return allow_shared(attn_wgmma_kernel<DIM, TYPE>, layout<DIM>::BYTES);
+}
+
+cudaError_t attn_wgmma_prepare(enum dtype kv, uint32_t head_dim)
+{
+    return WIDE_FOR(kv, head_dim, allow, );
 }
 
 enum status attn_wgmma(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
@@ -559,9 +596,6 @@ enum status attn_wgmma(struct cuda_context *c, cudaStream_t s, const struct attn
     uint64_t n_blocks = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + p->n_seqs;
 
     ASSERT(n_blocks <= INT32_MAX);
-    if (p->pool.head_dim == 128)
-        launch<128>(s, job, (uint32_t)n_blocks);
-    else
-        launch<64>(s, job, (uint32_t)n_blocks);
+    WIDE_FOR(p->pool.layout.dtype, p->pool.head_dim, launch, s, job, (uint32_t)n_blocks);
     return cuda_launched(c, "attn_wgmma");
 }

@@ -39,8 +39,8 @@ struct cuda_context {
                                      bits */
     bool has_wgmma;               /* products of many rows with weights of the config's type run
                                      on Hopper's own instructions (gemm_choice.cu) */
-    bool has_wgmma_attention;     /* so does attention of many rows to KV in bf16 with heads of
-                                     max_head_dim (attn_choice.cu) */
+    bool has_wgmma_attention;     /* so does attention of many rows to KV of the config's type
+                                     with heads of max_head_dim (attn_choice.cu) */
     void *arranged;               /* activations in their order (gemm_wgmma.cuh); NULL without */
     float *partials;              /* partial results of decode attention (attn_launch.cuh):
                                      n_partial_segs times [H][d + 2]; o of all segments first, then

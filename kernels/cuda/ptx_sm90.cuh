@@ -181,52 +181,58 @@ static __device__ __forceinline__ void pin_registers(uint32_t (&a)[N])
     "+f"((d)[(i)]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3]),                 \
         "+f"((d)[(i) + 4]), "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
 
-/* d = a * b, or d += a * b, with sums in fp32. Until a wait, d must not be touched and a must not
- * be written, nor B. */
-static __device__ __forceinline__ void wgmma_bf16(float (&d)[64], const uint32_t *a, uint64_t b,
-                                                  bool adds)
-{
-    asm volatile(
-        "{\n\t.reg .pred adds;\n\t"
-        "setp.ne.b32 adds, %69, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
-        "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"
-        "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-        "{%64,%65,%66,%67}, %68, adds, 1, 1, 0;\n\t}"
-        : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24), D8(d, 32), D8(d, 40), D8(d, 48), D8(d, 56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));
-}
+#define SUMS_32                                                                                    \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"      \
+    "%24,%25,%26,%27,%28,%29,%30,%31}, "
+#define SUMS_64                                                                                    \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"      \
+    "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"     \
+    "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
 
-static __device__ __forceinline__ void wgmma_bf16(float (&d)[32], const uint32_t *a, uint64_t b,
-                                                  bool adds)
-{
-    asm volatile(
-        "{\n\t.reg .pred adds;\n\t"
-        "setp.ne.b32 adds, %37, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
-        "%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "{%32,%33,%34,%35}, %36, adds, 1, 1, 0;\n\t}"
-        : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));
-}
+/* wgmma_bf16() and wgmma_f16(): d = a * b, or d += a * b, with sums in fp32. Until a wait, d must
+ * not be touched and a must not be written, nor B. With _shared A is in shared memory, which must
+ * not be written until a wait either. */
+#define WGMMA_OF(type)                                                                             \
+    static __device__ __forceinline__ void wgmma_##type(float (&d)[64], const uint32_t *a,         \
+                                                        uint64_t b, bool adds)                     \
+    {                                                                                              \
+        asm volatile("{\n\t.reg .pred adds;\n\t"                                                  \
+                     "setp.ne.b32 adds, %69, 0;\n\t"                                              \
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." #type "." #type " " SUMS_64    \
+                     "{%64,%65,%66,%67}, %68, adds, 1, 1, 0;\n\t}"                                \
+                     : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24), D8(d, 32), D8(d, 40), D8(d, 48),  \
+                       D8(d, 56)                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));        \
+    }                                                                                              \
+                                                                                                   \
+    static __device__ __forceinline__ void wgmma_##type(float (&d)[32], const uint32_t *a,         \
+                                                        uint64_t b, bool adds)                     \
+    {                                                                                              \
+        asm volatile("{\n\t.reg .pred adds;\n\t"                                                  \
+                     "setp.ne.b32 adds, %37, 0;\n\t"                                              \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." #type "." #type " " SUMS_32     \
+                     "{%32,%33,%34,%35}, %36, adds, 1, 1, 0;\n\t}"                                \
+                     : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24)                                    \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));        \
+    }                                                                                              \
+                                                                                                   \
+    static __device__ __forceinline__ void wgmma_##type##_shared(float (&d)[32], uint64_t a,       \
+                                                                 uint64_t b, bool adds)            \
+    {                                                                                              \
+        asm volatile("{\n\t.reg .pred adds;\n\t"                                                  \
+                     "setp.ne.b32 adds, %34, 0;\n\t"                                              \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." #type "." #type " " SUMS_32     \
+                     "%32, %33, adds, 1, 1, 0, 0;\n\t}"                                           \
+                     : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24)                                    \
+                     : "l"(a), "l"(b), "r"((int)adds));                                            \
+    }
 
-/* The same with A in shared memory, which must not be written until a wait either. */
-static __device__ __forceinline__ void wgmma_bf16_shared(float (&d)[32], uint64_t a, uint64_t b,
-                                                         bool adds)
-{
-    asm volatile(
-        "{\n\t.reg .pred adds;\n\t"
-        "setp.ne.b32 adds, %34, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
-        "%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "%32, %33, adds, 1, 1, 0, 0;\n\t}"
-        : D8(d, 0), D8(d, 8), D8(d, 16), D8(d, 24)
-        : "l"(a), "l"(b), "r"((int)adds));
-}
+WGMMA_OF(bf16)
+WGMMA_OF(f16)
 
+#undef WGMMA_OF
+#undef SUMS_64
+#undef SUMS_32
 #undef D8
 
 #endif

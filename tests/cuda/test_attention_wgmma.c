@@ -27,11 +27,14 @@ static bool has_wgmma(struct device *d)
     return strstr(device_ops(d)->name, "-attnwgmma") != NULL;
 }
 
-/* The device for heads of this size. In the emulation `wgmma` decides what it computes with. */
-static struct device *device_with(uint32_t dim, bool wgmma)
+/* The device for KV of this type and heads of this size. In the emulation `wgmma` decides what it
+ * computes with. */
+static struct device *device_with(uint32_t dim, enum dtype kv, bool wgmma)
 {
     struct device_config config = config_of(dim, wgmma);
     struct device *d;
+
+    config.kv = kv;
 
     if (emulation_make_wgmma_fast)
         emulation_make_wgmma_fast(1);
@@ -45,7 +48,7 @@ static struct device *device_with(uint32_t dim, bool wgmma)
 
 static void open_wide(struct world *w, const struct shape *shape, uint32_t max_blocks)
 {
-    open_world_on(w, shape, max_blocks, device_with(shape->dim, true));
+    open_world_on(w, shape, max_blocks, device_with(shape->dim, shape->dtype, true));
 }
 
 static const uint32_t odd_cut[] = {33, 256, 1, 64, 31, 65, 7}; /* 457 tokens */
@@ -57,13 +60,15 @@ static const uint32_t odd_cut[] = {33, 256, 1, 64, 31, 65, 7}; /* 457 tokens */
 static void shapes_match_reference(void **state)
 {
     static const struct {
+        enum dtype kv;
         uint32_t dim, n_heads, n_kv_heads, n_rows;
-    } shapes[] = {
-        {128, 4, 1, 33}, {128, 2, 2, 129}, {64, 8, 2, 64}, {64, 7, 1, 37}, {64, 17, 1, 8}};
+    } shapes[] = {{DTYPE_BF16, 128, 4, 1, 33}, {DTYPE_BF16, 128, 2, 2, 129},
+                  {DTYPE_BF16, 64, 8, 2, 64},  {DTYPE_BF16, 64, 7, 1, 37},
+                  {DTYPE_BF16, 64, 17, 1, 8},  {DTYPE_F16, 64, 7, 1, 37}};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
-        struct shape shape = {.dtype = DTYPE_BF16,
+        struct shape shape = {.dtype = shapes[i].kv,
                               .dim = shapes[i].dim,
                               .n_heads = shapes[i].n_heads,
                               .n_kv_heads = shapes[i].n_kv_heads};
@@ -153,6 +158,7 @@ static void rows_have_the_same_bits_in_any_batch(void **state)
         &(struct shape){.dtype = DTYPE_BF16, .dim = 128, .n_heads = 4, .n_kv_heads = 1});
     check_same_bits(&(struct shape){
         .dtype = DTYPE_BF16, .dim = 64, .n_heads = 6, .n_kv_heads = 2, .window = 75});
+    check_same_bits(&(struct shape){.dtype = DTYPE_F16, .dim = 64, .n_heads = 4, .n_kv_heads = 1});
 }
 
 /* A row has up to three groups of segments: the whole prefill walks them, smaller chunks share them
@@ -188,6 +194,7 @@ static void other_sequences_have_the_bits_of_mma_sync(void **state)
     static const struct shape shapes[] = {
         {.dtype = DTYPE_BF16, .dim = 64, .n_heads = 4, .n_kv_heads = 1},
         {.dtype = DTYPE_I8, .dim = 64, .n_heads = 4, .n_kv_heads = 1},
+        {.dtype = DTYPE_F16, .dim = 64, .n_heads = 4, .n_kv_heads = 1},
         {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 1}};
     const struct part parts[] = {{0, 400, 1, 0}, {0, 300, 31, 0}, {0, 400, 40, 0}};
 
@@ -201,7 +208,7 @@ static void other_sequences_have_the_bits_of_mma_sync(void **state)
             static struct world w;
 
             seed_random(40 + i);
-            open_world_on(&w, &shapes[i], 64, device_with(64, wide));
+            open_world_on(&w, &shapes[i], 64, device_with(64, DTYPE_BF16, wide));
             add_sequence(&w, odd_cut, ODD_SEGS);
             struct result r = run(&w, parts, n_parts, false);
             out[wide] = r.p.out;
@@ -209,16 +216,15 @@ static void other_sequences_have_the_bits_of_mma_sync(void **state)
         }
         assert_same_bits("beside wgmma", out[1], out[0], n_out * sizeof(float));
     }
-    cuda_test_free_all(device_with(64, true));
+    cuda_test_free_all(device_with(64, DTYPE_BF16, true));
 }
 
 /* --- Infinities --- */
 
-static void check_infinities(uint32_t dim, uint32_t window)
+static void check_infinities(enum dtype kv, uint32_t dim, uint32_t window)
 {
     static const uint32_t cut[] = {100, 30};
-    struct shape shape = {
-        .dtype = DTYPE_BF16, .dim = dim, .n_heads = 4, .n_kv_heads = 1, .window = window};
+    struct shape shape = {.dtype = kv, .dim = dim, .n_heads = 4, .n_kv_heads = 1, .window = window};
     static struct world w;
     struct result whole, clean;
 
@@ -229,7 +235,7 @@ static void check_infinities(uint32_t dim, uint32_t window)
         uint32_t pos = i == 2 ? 110 : 40 + i, t = pos < 100 ? pos : pos - 100;
         uint32_t block = w.blocks[w.segs[pos >= 100].block0 + t / KV_BLOCK_TOKENS];
 
-        dtype_store(DTYPE_BF16, kv_at(&w.pool, block, LAYER, 1, 0),
+        dtype_store(kv, kv_at(&w.pool, block, LAYER, 1, 0),
                     kv_v_index(&w.pool, 5 + i, t % KV_BLOCK_TOKENS), i == 1 ? NAN : INFINITY);
     }
     whole = run(&w, &(struct part){0, 0, 130, 0}, 1, false);
@@ -245,8 +251,9 @@ static void check_infinities(uint32_t dim, uint32_t window)
 static void values_of_later_keys_never_matter(void **state)
 {
     (void)state;
-    check_infinities(128, 0);
-    check_infinities(64, 20);
+    check_infinities(DTYPE_BF16, 128, 0);
+    check_infinities(DTYPE_BF16, 64, 20);
+    check_infinities(DTYPE_F16, 64, 20);
 }
 
 /* --- The choice --- */
@@ -255,7 +262,7 @@ static void values_of_later_keys_never_matter(void **state)
  * wgmma. */
 static void a_device_does_without_where_there_is_no_gain(void **state)
 {
-    struct device_config base = config_of(64, true), changed[8];
+    struct device_config base = config_of(64, true), changed[9];
 
     (void)state;
     if (!emulation_make_wgmma_fast)
@@ -269,12 +276,13 @@ static void a_device_does_without_where_there_is_no_gain(void **state)
     changed[1].batch_invariant = true;
     changed[2].measure = false;
     changed[3].wgmma = false;
-    changed[4].kv = DTYPE_F16;
+    changed[4].kv = DTYPE_I8;
     changed[5].max_rows = 127;
     changed[6].max_head_dim = 96;
     changed[7].max_head_dim = 128;
+    changed[8].kv = DTYPE_F16;
     for (size_t i = 0; i < ARRAY_SIZE(changed); i++)
-        assert_int_equal(has_wgmma(cuda_device_for(&changed[i])), i == 0 || i == 7);
+        assert_int_equal(has_wgmma(cuda_device_for(&changed[i])), i == 0 || i >= 7);
     emulation_make_wgmma_fast(0);
 }
 

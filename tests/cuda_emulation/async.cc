@@ -211,6 +211,8 @@ bool async_progress(void)
 
 /* --- products --- */
 
+float emulation_f16_value(uint16_t h); /* mma.cc */
+
 static float bf16_value(uint32_t h)
 {
     return __uint_as_float(h << 16);
@@ -287,12 +289,18 @@ static void read_again(uint64_t descriptor, unsigned n_rows, const operand befor
                           place.file, place.line);
 }
 
+/* The number of an element of A or B. */
+static float value_of(const emulation_product &what, uint32_t h)
+{
+    return what.is_f16 ? emulation_f16_value((uint16_t)h) : bf16_value(h);
+}
+
 /* Gather A of a product, from shared memory or from the registers of its threads. */
 static void gather_a(const matrix_product *p, float a[ROWS_A][DEPTH])
 {
     for (unsigned m = 0; m < ROWS_A && p->what.a_is_shared; m++)
         for (unsigned k = 0; k < DEPTH; k++)
-            a[m][k] = bf16_value(p->a[k][m]);
+            a[m][k] = value_of(p->what, p->a[k][m]);
     if (p->what.a_is_shared) {
         read_again(p->what.a, ROWS_A, p->a, p->place);
         return;
@@ -305,7 +313,7 @@ static void gather_a(const matrix_product *p, float a[ROWS_A][DEPTH])
         for (unsigned j = 0; j < 4; j++)
             for (unsigned half = 0; half < 2; half++)
                 a[g_row + 8 * (j % 2)][2 * c + 8 * (j / 2) + half] =
-                    bf16_value(p->thread[i].a[j] >> 16 * half & 0xffff);
+                    value_of(p->what, p->thread[i].a[j] >> 16 * half & 0xffff);
     }
 }
 
@@ -319,7 +327,7 @@ static void compute(warpgroup *g, unsigned first_thread)
     gather_a(p, a);
     for (unsigned k = 0; k < DEPTH; k++)
         for (unsigned n = 0; n < n_cols; n++)
-            b[k][n] = bf16_value(p->b[k][n]);
+            b[k][n] = value_of(p->what, p->b[k][n]);
     for (unsigned i = 0; i < GROUP_THREADS; i++) {
         unsigned g_row = 16 * (i / 32) + i % 32 / 4, c = i % 4;
         const float *value = threads[first_thread + i].sums.at(p->thread[i].d).value;
@@ -343,7 +351,7 @@ static void compute(warpgroup *g, unsigned first_thread)
 static bool is_same(const emulation_product *x, const emulation_product *y)
 {
     return x->a_is_shared == y->a_is_shared && (!x->a_is_shared || x->a == y->a) && x->b == y->b &&
-           x->adds == y->adds && x->n_cols == y->n_cols;
+           x->adds == y->adds && x->is_f16 == y->is_f16 && x->n_cols == y->n_cols;
 }
 
 /* Add the product that a warpgroup's first warp starts. */

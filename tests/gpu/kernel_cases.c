@@ -19,6 +19,9 @@ static const struct shape shapes[] = {
     {"8B", 4096, 14336, 32, 8, 128, 128256},
 };
 
+/* Of a model with heads of 256, of which only attention is timed. */
+static const struct shape heads_of_256 = {"d256", 3584, 14336, 16, 8, 256, 256000};
+
 /* The shape, made smaller on the emulated GPU; the heads' size stays the same. */
 static struct shape scaled(const struct speed *s, const struct shape *from)
 {
@@ -374,8 +377,10 @@ static void time_attention(struct speed *s, const struct shape *h, enum dtype kv
     c.bytes = kv_bytes + 8.0 * (double)n_out;
     c.ops = 4.0 * (double)n_out * (context + (n_rows + 1) / 2.0);
     snprintf(c.shape, sizeof c.shape, "%s%s %u seqs x %u rows @ %u%s", h->name,
-             kv == DTYPE_I8 ? " int8" : "", n_seqs, n_rows, context,
-             s->without_wgmma ? " by mma.sync" : "");
+             kv == DTYPE_I8    ? " int8"
+             : kv == DTYPE_F16 ? " f16"
+                               : "",
+             n_seqs, n_rows, context, s->without_wgmma ? " by mma.sync" : "");
     (void)speed_time(s, &c);
     speed_clear(s);
 }
@@ -391,9 +396,18 @@ void speed_attention(struct speed *s)
         for (size_t i = 0; i < ARRAY_SIZE(cases) && !speed_is_late(s); i++)
             time_attention(s, &shapes[m], DTYPE_BF16, s->scale > 1 ? 1 : cases[i][0],
                            less(s, cases[i][1]), cases[i][2] / s->scale);
-    for (size_t i = 4; i <= 7 && !speed_is_late(s); i += 3) /* a decode and a prefill */
-        time_attention(s, &shapes[1], DTYPE_I8, s->scale > 1 ? 1 : cases[i][0],
-                       less(s, cases[i][1]), cases[i][2] / s->scale);
+    static const struct {
+        const struct shape *shape;
+        enum dtype kv;
+    } others[] = {{&shapes[1], DTYPE_I8},
+                  {&shapes[1], DTYPE_F16},
+                  {&heads_of_256, DTYPE_BF16},
+                  {&heads_of_256, DTYPE_F16}};
+
+    for (size_t o = 0; o < ARRAY_SIZE(others); o++)
+        for (size_t i = 4; i <= 7 && !speed_is_late(s); i += 3) /* a decode and a prefill */
+            time_attention(s, others[o].shape, others[o].kv, s->scale > 1 ? 1 : cases[i][0],
+                           less(s, cases[i][1]), cases[i][2] / s->scale);
 }
 
 /* --- copies --- */
@@ -558,6 +572,12 @@ void speed_decisive(struct speed *s)
     time_launches(s);
     time_decisive_products(s);
     time_decisive_attention(s, 0); /* by wgmma, if it was chosen */
+    for (size_t i = 1; i <= 2; i++) {
+        const uint32_t *c = decisive_attention[i];
+
+        time_attention(s, &heads_of_256, DTYPE_BF16, s->scale > 1 ? 1 : c[0], less(s, c[1]),
+                       c[2] / s->scale);
+    }
     speed_copies(s);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         time_sample(s, &kinds[i], 64);

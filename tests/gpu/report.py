@@ -32,6 +32,7 @@ PREDICTED = {
     ("attention", "1 seqs x 1 rows"): "40 blocks: low",
     ("attention", "rows @ 0"): "40 to 60 %",
     ("attention", "rows @ 0 by mma.sync"): "25 to 35 %",
+    ("attention", "d256 1 seqs x 2048 rows @ 0"): "125 to 175 us",
     ("attention", "64 rows @ 16384"): "40 to 60 us",
     ("attention", "64 rows @ 16384 by mma.sync"): "65 to 92 us",
     ("sample", ""): "20 to 60 us",

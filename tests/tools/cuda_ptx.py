@@ -10,10 +10,10 @@ about the product kernels, whose speed is that of their loads:
                    one before still writes them
     wgmma_kernel   activations come by bulk copies alone; weights are loaded 16 bytes a lane
     attn_wgmma_kernel
-                   K and V are loaded and stored to shared memory 16 bytes a lane; each place that
-                   stores there fences its stores for the products; registers move from the
-                   warpgroup that loads to those that compute, for which no trap may be there
-                   (ptxas then ignores the registers that a warpgroup takes)
+                   K and V are loaded (f16: 8 bytes) and stored to shared memory 16 bytes a lane;
+                   each place that stores there fences its stores for the products; registers move
+                   from the warpgroup that loads to those that compute, for which no trap may be
+                   there (ptxas then ignores the registers that a warpgroup takes)
 """
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
 TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
 COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
+LOAD_ONCE8, OF_F16 = "ld.global.L1::no_allocate.v2.", re.compile(r"IL[^_]*EL5dtype1E")
 LOAD_ONCE16, TRAP = "ld.global.L1::no_allocate.v4.", re.compile(r"\btrap;")
 
 
@@ -69,8 +70,9 @@ def check_attention(name: str, body: str) -> list[str]:
     errors = []
     if body.count("fence.proxy.async") < 3:  # queries, K and V, V without what a row does not see
         errors.append(f"{name}: stores to shared memory are not fenced for products")
-    if LOAD_ONCE16 not in body or "st.shared.v4." not in body:
-        errors.append(f"{name}: K and V do not move 16 bytes a lane")
+    load = LOAD_ONCE8 if OF_F16.search(name) else LOAD_ONCE16
+    if load not in body or "st.shared.v4." not in body:
+        errors.append(f"{name}: K and V do not move 16 bytes a lane (loads of f16: 8)")
     if "setmaxnreg.inc" not in body or "setmaxnreg.dec" not in body or TRAP.search(body):
         errors.append(f"{name}: warpgroups do not get their registers")
     return errors

@@ -26,6 +26,7 @@ struct emulation_product {
     uint64_t a, b;    /* descriptors */
     bool a_is_shared; /* else it is in registers */
     bool adds;
+    bool is_f16;      /* else bf16 */
     unsigned n_cols;
     emulation_place place;
 };
@@ -101,22 +102,28 @@ template <int N> static inline void give_registers(void)
 {
 }
 
-template <int N>
-static inline void wgmma_bf16(float (&d)[N], const uint32_t *a, uint64_t b, bool adds,
-                              EMULATION_PLACE)
-{
-    static_assert(N == 32 || N == 64, "64 or 128 columns");
-    const emulation_product right = {0, b, false, adds, 2 * N, EMULATION_HERE};
+#define WGMMA_OF(type, is_f16)                                                                     \
+    template <int N>                                                                               \
+    static inline void wgmma_##type(float (&d)[N], const uint32_t *a, uint64_t b, bool adds,       \
+                                    EMULATION_PLACE)                                               \
+    {                                                                                              \
+        static_assert(N == 32 || N == 64, "64 or 128 columns");                                    \
+        const emulation_product right = {0, b, false, adds, is_f16, 2 * N, EMULATION_HERE};        \
+                                                                                                   \
+        emulation_together(WAIT_WGMMA, {d, a, &right}, emulation_wgmma, EMULATION_HERE);           \
+    }                                                                                              \
+                                                                                                   \
+    static inline void wgmma_##type##_shared(float (&d)[32], uint64_t a, uint64_t b, bool adds,    \
+                                             EMULATION_PLACE)                                      \
+    {                                                                                              \
+        const emulation_product right = {a, b, true, adds, is_f16, 64, EMULATION_HERE};            \
+                                                                                                   \
+        emulation_together(WAIT_WGMMA, {d, nullptr, &right}, emulation_wgmma, EMULATION_HERE);     \
+    }
 
-    emulation_together(WAIT_WGMMA, {d, a, &right}, emulation_wgmma, EMULATION_HERE);
-}
+WGMMA_OF(bf16, false)
+WGMMA_OF(f16, true)
 
-static inline void wgmma_bf16_shared(float (&d)[32], uint64_t a, uint64_t b, bool adds,
-                                     EMULATION_PLACE)
-{
-    const emulation_product right = {a, b, true, adds, 64, EMULATION_HERE};
-
-    emulation_together(WAIT_WGMMA, {d, nullptr, &right}, emulation_wgmma, EMULATION_HERE);
-}
+#undef WGMMA_OF
 
 #endif
