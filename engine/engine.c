@@ -238,7 +238,7 @@ static struct cache_disk_config disk_shape(const struct engine *e)
         .threads_only = c->kv_disk_threads_only};
 }
 
-/* There is something for the engine thread. */
+/* Wake the engine thread, which has something to do. */
 static void wake_engine(void *arg)
 {
     ring_poke(&((struct engine *)arg)->submitted);

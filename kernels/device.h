@@ -123,7 +123,7 @@ NODISCARD enum status device_memory(struct device *d, size_t *n_free, size_t *n_
 void *device_alloc(struct device *d, size_t n_bytes);
 void device_free(struct device *d, void *p); /* NULL is fine */
 
-/* Which threads read memory, so that it lies near them. */
+/* The threads that will read memory, which is placed near them. */
 enum device_place {
     DEVICE_SPLIT,      /* each thread its equal part, in order: weights */
     DEVICE_INTERLEAVED /* each thread all of it: KV */

@@ -299,22 +299,20 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
     uint32_t group = k / w->group;
 
     if (w->layout == WEIGHT_ROWS) {
-        size_t head = group_head_bytes(w->dtype), group_bytes = w->group / 8 * dtype_bits(w->dtype);
-        int mixed = w->dtype == DTYPE_I4 && w->group == 32; /* four groups, word by word */
-        bool paired = w->dtype == DTYPE_I8 || w->dtype == DTYPE_F8;
-        size_t at = mixed ? group / 4 * (4 * group_bytes) + group % 4 * 4 : group * group_bytes;
+        uint32_t group_words = w->group / 32 * dtype_bits(w->dtype);
+        size_t head = group_head_bytes(w->dtype);
+        size_t at = (size_t)pack_word_place(w->dtype, group * group_words) * 4;
 
-        if (paired && w->group == 32) /* two groups, two words of each in turn */
-            at = group / 2 * (2 * group_bytes) + group % 2 * 8;
         ASSERT(w->stride == pack_row_stride(w->k));
         return (struct pack_group){.scale = data + scales_offset(w) + n * row_scale_bytes(w) +
                                             group * head,
                                    .offset_at = sizeof(uint16_t),
                                    .scale_step = row_scale_bytes(w),
                                    .quad = data + n * row_bytes(w) + at,
-                                   .quad_step = mixed ? 16 : 4,
-                                   .paired = paired,
-                                   .row_step = row_bytes(w)};
+                                   .quad_step = 4,
+                                   .row_step = row_bytes(w),
+                                   .mixed = true,
+                                   .dtype = w->dtype};
     }
     size_t scale_bytes = w->dtype == DTYPE_F8 ? sizeof(float) : sizeof(uint16_t);
 
@@ -429,7 +427,7 @@ int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
     if (dtype_bits(w->dtype) == 8)
         return g.quad[pack_quad_offset(&g, i / 4) + i % 4] - zero;
     half = w->layout == WEIGHT_ROWS ? i % 8 / 2 + 4 * (i % 2) : 2 * (i % 4) + i % 8 / 4;
-    return (g.quad[i / 8 * g.quad_step + half / 2] >> 4 * (half % 2) & 15) - zero;
+    return (g.quad[pack_quad_offset(&g, i / 8) + half / 2] >> 4 * (half % 2) & 15) - zero;
 }
 
 float pack_at(const struct weight *w, uint32_t n, uint32_t k)

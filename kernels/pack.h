@@ -30,12 +30,12 @@
  *                                           4c+2a+j
  *   i4:         row[stride / 8]             32-bit words, little-endian, of 8 elements: element 2j
  *                                           in bits 4j, element 2j + 1 in bits 16 + 4j; the weight
- *                                           is (u - 8) * scale; groups of 32: word 4s+c is at 4c+s
+ *                                           is (u - 8) * scale; of each 16 words, word 4s+c is at
+ *                                           4c+s
  *   i8, i4:     then, from the next multiple of 256 bytes on, scale[N][stride / group], bf16; 0 for
  *               groups wholly behind K.
- *   a8, a4:     codes in the order of K, or as i4 in groups of 128; then, from the next multiple of
- *               256 bytes on, pairs (scale, offset)[N][stride / group], f16; (0, 0) for groups
- *               wholly behind K.
+ *   a8, a4:     codes in the order of i8, i4; then, from the next multiple of 256 bytes on, pairs
+ *               (scale, offset)[N][stride / group], f16; (0, 0) for groups wholly behind K.
  *   f8:         row[stride] of e4m3 numbers in the order of i8, then the scales as those of i8, but
  *               f32
  *
@@ -81,11 +81,13 @@ static inline uint32_t pack_head_bytes(enum dtype t)
 }
 size_t pack_group_bytes(enum dtype t, uint32_t n_k);
 
-/* WEIGHT_ROWS, I8 and F8: the place of a row's i-th word of four elements. */
+/* WEIGHT_ROWS, quantized types: the place of a row's i-th 32-bit word, of four elements of 8 bits,
+ * or of eight of 4 bits. */
 TARN_HOST_DEVICE
-static inline uint32_t pack_word_place(uint32_t i)
+static inline uint32_t pack_word_place(enum dtype t, uint32_t i)
 {
-    return (i & ~14u) | (i & 6) << 1 | (i & 8) >> 2;
+    return t == DTYPE_I4 || t == DTYPE_A4 ? (i & ~15u) | (i & 3) << 2 | (i & 12) >> 2
+                                          : (i & ~14u) | (i & 6) << 1 | (i & 8) >> 2;
 }
 
 /* Copy the row-major src [n_rows, K] of w->dtype (a float type) to rows [n0, n0 + n_rows) of w.

@@ -28,9 +28,10 @@ struct pack_group {
     size_t offset_at;     /* bytes from a scale to its offset (a8, a4) */
     size_t scale_step;    /* to the scale of output n + 1 */
     unsigned char *quad;  /* first four bytes of n's elements */
-    size_t quad_step;     /* to the next four bytes of n */
-    bool paired;          /* i8 and f8 in rows: quad i is at pack_word_place(i) */
+    size_t quad_step;     /* to the next four bytes of n, or to the next place */
     size_t row_step;      /* to output n + 1; in panels only inside one panel */
+    bool mixed;           /* rows: quad i is at pack_word_place(dtype, i) */
+    enum dtype dtype;
 };
 struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
 
@@ -38,7 +39,7 @@ struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k);
 static inline __attribute__((always_inline)) size_t pack_quad_offset(const struct pack_group *g,
                                                                      uint32_t i)
 {
-    return (g->paired ? pack_word_place(i) : i) * g->quad_step;
+    return (g->mixed ? pack_word_place(g->dtype, i) : i) * g->quad_step;
 }
 
 /* Reorder a word of 4-bit elements from panel to row order. A panel has element i of eight in bits

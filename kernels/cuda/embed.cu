@@ -27,8 +27,7 @@ static __device__ __forceinline__ float4 load_quantized(const struct weight *w, 
 {
     const unsigned char *u = static_cast<const unsigned char *>(w->data) + (size_t)row * w->stride;
     size_t group = (size_t)row * (w->stride / w->group) + i / w->group;
-    uint32_t at = TYPE == DTYPE_F8 || TYPE == DTYPE_I8 ? 4 * pack_word_place(i / 4) : i;
-    uint32_t four = *reinterpret_cast<const uint32_t *>(u + at);
+    uint32_t four = *reinterpret_cast<const uint32_t *>(u + 4 * pack_word_place(TYPE, i / 4));
 
     if (TYPE == DTYPE_F8) {
         float scale = reinterpret_cast<const float *>(scales_of(w))[group];

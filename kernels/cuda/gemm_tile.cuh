@@ -6,13 +6,12 @@
  * memory.
  *
  * A step is 32 elements of K. Lane (g = lane / 4, c = lane % 4) has elements 8c .. 8c + 7 of its
- * rows, by one load of 16, 8 or 4 bytes. They are four pairs: the first two go into one mma as
- * columns 2c and 2c + 8, the other two into a second mma. The order of columns is free as long as
- * both operands and both kernels use the same one, so no shuffle is needed. In shared memory the
- * rows of a step are contiguous, so those loads have no bank conflicts.
- *
- * Where the words of 16 bytes are of several steps (mixed_steps()), pack.h stores them so that a
- * lane still loads 16 bytes.
+ * rows. They are four pairs: the first two go into one mma as columns 2c and 2c + 8, the other two
+ * into a second mma. The order of columns is free as long as both operands and both kernels use the
+ * same one, so no shuffle is needed. A lane loads 16 bytes of a row of weights at once: elements of
+ * one step if they are 16-bit floats, else of two or four steps (mixed_steps()), whose words pack.h
+ * stores one behind the other. In shared memory the rows of a step are contiguous, so those loads
+ * have no bank conflicts.
  *
  * The permutation of k that makes a lane's fragment one wide load is Marlin's (Frantar et al.,
  * 2024), as is unpacking four bits by or-ing an exponent onto them.
@@ -59,12 +58,11 @@ static __host__ __device__ constexpr int step_words(void)
     return step_bytes<W>() / 16;
 }
 
-/* Steps whose words are neighbours in a lane's order (pack.h), 16 bytes together; 1: they lie in
- * the order of K. */
-template <enum dtype W, int GROUP>
+/* Steps whose words are neighbours in a lane's order (pack.h), 16 bytes together. */
+template <enum dtype W>
 static __host__ __device__ constexpr int mixed_steps(void)
 {
-    return W == DTYPE_I4 && GROUP == 32 ? 4 : W == DTYPE_I8 || W == DTYPE_F8 ? 2 : 1;
+    return 4 / step_words<W>();
 }
 
 /* --- fragments --- */
@@ -89,21 +87,17 @@ static __device__ __forceinline__ void load_words(uint32_t *dst, const unsigned 
     }
 }
 
-/* Load from global memory. 16 bytes per lane are whole sectors, which are read once. The 16 bytes
- * that four lanes read of an I4 row are half a sector; caches should keep the other half. */
-template <int WORDS>
-static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsigned char *src)
+/* Load 16 bytes of a row of weights, and call put(i, word i). Those of four lanes are whole sectors,
+ * which are read once. */
+template <typename F>
+static __device__ __forceinline__ void load_words_once(const unsigned char *src, F put)
 {
-    if constexpr (WORDS == 4) {
-        uint4 v = load_weight16(src);
+    uint4 v = load_weight16(src);
 
-        dst[0] = v.x;
-        dst[1] = v.y;
-        dst[2] = v.z;
-        dst[3] = v.w;
-    } else {
-        load_words<WORDS>(dst, src);
-    }
+    put(0, v.x);
+    put(1, v.y);
+    put(2, v.z);
+    put(3, v.w);
 }
 
 /* Unpack eight consecutive weights to four pairs of 16-bit floats. Integers, also codes, become u -
@@ -450,7 +444,7 @@ narrow_kernel(struct product p)
     constexpr int WORDS = step_words<W>();
     constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
     constexpr int COLS = 16 * MT, ROWS = 8 * NT;
-    constexpr int MIXED = mixed_steps<W, GROUP>();
+    constexpr int MIXED = mixed_steps<W>();
     constexpr bool BY_STEP = scales_by_step<W, GROUP>();
     __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
@@ -486,26 +480,14 @@ narrow_kernel(struct product p)
             load_scales<W, GROUP>(scales_ahead[i], scale_row[i], k);
     };
     auto load = [&](uint32_t k) {
-        if constexpr (MIXED > 1) {
+#pragma unroll
+        for (int s = 0; s < PART; s += MIXED)
 #pragma unroll
             for (int i = 0; i < 2 * MT; i++)
-#pragma unroll
-                for (int s = 0; s < PART; s += MIXED) {
-                    uint32_t four[4];
-
-                    load_words_once<4>(four, w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        ahead[s + j / WORDS][i][j % WORDS] = four[j];
-                }
-        } else {
-#pragma unroll
-            for (int s = 0; s < PART; s++)
-#pragma unroll
-                for (int i = 0; i < 2 * MT; i++)
-                    load_words_once<WORDS>(ahead[s][i],
-                                           w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
-        }
+                load_words_once(w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>(),
+                                [&](int j, uint32_t word) {
+                                    ahead[s + j / WORDS][i][j % WORDS] = word;
+                                });
         if constexpr (!BY_STEP)
             load_scales_ahead(k);
     };
@@ -564,12 +546,15 @@ template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
 struct tile {
     static constexpr int THREADS = WARPS_N * WARPS_T * WARP;
     static constexpr int TN = 16 * MT * WARPS_N, TT = 8 * NT * WARPS_T;
-    static constexpr int STEPS = mixed_steps<W, GROUP>(); /* of a stage */
+    static constexpr int STEPS = mixed_steps<W>(); /* of a stage */
     static constexpr int STAGES = STEPS > 1 ? 3 : GEMM_STAGES;
     static constexpr int ROW_BYTES = STEPS * step_bytes<W>(), W_BYTES = TN * ROW_BYTES;
     static constexpr int A_BYTES = TT * GEMM_A_BYTES; /* of a step */
     static constexpr int STAGE_BYTES = W_BYTES + STEPS * A_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES;
+    /* Of a thread's copies of activations: with the addresses of all, A4 in groups of 32 spills. */
+    static constexpr int COPIES = STEPS * TT * 4 / THREADS;
+    static constexpr int COPIES_AT_ONCE = scales_by_step<W, GROUP>() ? 2 : COPIES;
 
     /* Copy steps `step` .. step + STEPS - 1 of both operands to a stage, with zeros for rows behind
      * the last. a_rows [TT]: the tile's rows of the activations; NULL: they are neighbours. */
@@ -589,7 +574,7 @@ struct tile {
                            i % PIECES * 16,
                        there);
         }
-#pragma unroll
+#pragma unroll(COPIES_AT_ONCE)
         for (uint32_t i = threadIdx.x; i < STEPS * TT * 4; i += THREADS) {
             uint32_t t = t0 + i / 4 % TT, s = step + i / 4 / TT;
             bool there = t < p.n_rows;
@@ -601,12 +586,12 @@ struct tile {
     }
 };
 
-/* Blocks per multiprocessor that the compiler has to leave room for; 0: it decides. With room for
- * one it does not spill. */
-template <enum dtype W, int GROUP, bool EXPERTS, bool SPLIT>
+/* Blocks per multiprocessor that the compiler has to leave room for; 0: it decides. Left to itself
+ * it spills some of the quantized types. */
+template <int GROUP>
 static __host__ __device__ constexpr int tile_blocks(void)
 {
-    return (SPLIT && scales_by_step<W, GROUP>()) || (EXPERTS && W == DTYPE_I8 && GROUP == 128);
+    return GROUP ? 1 : 0;
 }
 
 /* SPLIT: a block computes range z of K only, and writes its sums to the partial results [z][T][N],
@@ -614,7 +599,7 @@ static __host__ __device__ constexpr int tile_blocks(void)
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T, bool EXPERTS = false,
           bool SPLIT = false>
 static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP,
-                                         (tile_blocks<W, GROUP, EXPERTS, SPLIT>()))
+                                         tile_blocks<GROUP>())
 tile_kernel(struct product p)
 {
     using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
@@ -670,6 +655,7 @@ tile_kernel(struct product p)
 #pragma unroll
         for (int s = 0; s < GEMM_CHUNK_STEPS; s++, step++) {
             if constexpr (BY_STEP) {
+                keep_loads_behind(); /* those of four steps at once would need all registers */
                 memcpy(scales, scales_ahead, sizeof(scales));
                 if (step + 1 < n_steps)
                     load_scales_ahead((step0 + step + 1) * GEMM_STEP);

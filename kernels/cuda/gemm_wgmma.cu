@@ -127,7 +127,7 @@ struct ring {
 /* The weights and sums of a warp: outputs g and g + 8 of its 16, all rows of the tile. */
 template <enum dtype W, int GROUP>
 struct warp_product {
-    static constexpr int WORDS = step_words<W>(), MIXED = mixed_steps<W, GROUP>();
+    static constexpr int WORDS = step_words<W>(), MIXED = mixed_steps<W>();
     const unsigned char *w_row[2];
     const uint16_t *scale_row[2];
     uint32_t ahead[GEMM_CHUNK_STEPS][2][WORDS], words[GEMM_CHUNK_STEPS][2][WORDS];
@@ -165,16 +165,9 @@ struct warp_product {
             for (int s = 0; s < GEMM_CHUNK_STEPS; s += MIXED) {
                 const unsigned char *at = w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>();
 
-                if constexpr (MIXED > 1) {
-                    uint32_t four[4];
-
-                    load_words_once<4>(four, at);
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        ahead[s + j / WORDS][i][j % WORDS] = four[j];
-                } else {
-                    load_words_once<WORDS>(ahead[s][i], at);
-                }
+                load_words_once(at, [&](int j, uint32_t word) {
+                    ahead[s + j / WORDS][i][j % WORDS] = word;
+                });
             }
     }
 

@@ -4,7 +4,7 @@
 #include "kernels/cuda/context.cuh"
 
 /* Incremented when any op may give other bits under the same name. */
-#define NUMERIC_VERSION 4
+#define NUMERIC_VERSION 5
 
 /* The name is part of the fingerprint of stored KV. It has the choices between kernels that add in
  * other orders (gemm_choice.cu, attn_choice.cu) and the generation of the GPU: matrix instructions

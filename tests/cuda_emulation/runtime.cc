@@ -3,6 +3,9 @@
 #include "internal.h"
 #include "streams.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
 #include <vector>
@@ -46,14 +49,16 @@ static bool is_device(int device)
     return device >= 0 && device < device_count();
 }
 
-static bool is_sm80(void)
+static int compute_capability(void) /* times 10 */
 {
-    return env_number("TARN_EMULATION_SM", 90) < 90;
+    return (int)env_number("TARN_EMULATION_SM", 90);
 }
 
 static size_t shared_max(void)
 {
-    return (size_t)(is_sm80() ? 163 : 227) << 10;
+    int sm = compute_capability();
+
+    return (size_t)(sm >= 90 ? 227 : sm == 80 ? 163 : 99) << 10;
 }
 
 void emulation_fail_call(uint64_t n, int error)
@@ -164,7 +169,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->maxThreadsPerBlock = 1024;
     prop->maxGridSize[0] = 0x7fffffff;
     prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
-    prop->major = is_sm80() ? 8 : 9;
+    prop->major = compute_capability() / 10;
+    prop->minor = compute_capability() % 10;
     prop->multiProcessorCount = N_SMS;
     prop->l2CacheSize = 1 << 20;
     prop->sharedMemPerMultiprocessor = shared_max() + 1024;
@@ -174,7 +180,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
-    static const std::map<int, int> fixed = {
+    const std::map<int, int> fixed = {
         {cudaDevAttrMaxThreadsPerBlock, 1024},
         {cudaDevAttrMaxSharedMemoryPerBlock, (int)STATIC_SHARED_MAX},
         {cudaDevAttrWarpSize, 32},
@@ -184,8 +190,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
         {cudaDevAttrL2CacheSize, 1 << 20},
         {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
         {cudaDevAttrUnifiedAddressing, 1},
-        {cudaDevAttrComputeCapabilityMajor, is_sm80() ? 8 : 9},
-        {cudaDevAttrComputeCapabilityMinor, 0},
+        {cudaDevAttrComputeCapabilityMajor, compute_capability() / 10},
+        {cudaDevAttrComputeCapabilityMinor, compute_capability() % 10},
         {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)shared_max() + 1024},
         {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
         {cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)shared_max()}};
@@ -374,6 +380,46 @@ static void check_owner(const void *p, size_t n_bytes, cudaStream_t s)
         emulation_die("device %d copies memory of device %d", stream_device(s), a->device);
 }
 
+/* --- copies that stand still --- */
+
+static uint32_t n_held_copies;
+
+bool copies_may_be_held(void)
+{
+    return n_held_copies > 0;
+}
+
+/* Say in the file that a copy stands still. */
+static void note_held(const char *file)
+{
+    int fd = open(file, O_WRONLY | O_CLOEXEC); /* not made: it may be gone */
+
+    if (fd < 0)
+        return;
+    if (write(fd, "1", 1) != 1)
+        emulation_die("cannot write to %s", file);
+    close(fd);
+}
+
+/* Enqueue the copy in two halves; the second one waits while the file exists. */
+static void enqueue_held_copy(char *dst, const char *src, size_t n_bytes, cudaStream_t s,
+                              const char *file)
+{
+    size_t n_first = n_bytes / 2;
+
+    n_held_copies++;
+    stream_enqueue(s, [dst, src, n_first, file] {
+        memmove(dst, src, n_first);
+        note_held(file);
+    });
+    stream_enqueue_when(
+        s, [file] { return access(file, F_OK) != 0; },
+        [dst, src, n_first, n_bytes] {
+            memmove(dst + n_first, src + n_first, n_bytes - n_first);
+            n_held_copies--;
+        });
+}
+
 /* Copy in stream order. As in the real runtime, pageable sources are read during the call, and
  * pageable destinations are complete when it returns. */
 static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
@@ -389,7 +435,12 @@ static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
         return runtime_failed(cudaErrorInvalidValue);
     check_owner(dst, n_bytes, s);
     check_owner(src, n_bytes, s);
-    if (from == PAGEABLE) {
+    const allocation *lent = memory_find(src, n_bytes);
+    const char *hold = lent && lent->is_borrowed ? getenv("TARN_EMULATION_HOLD") : nullptr;
+    if (hold) {
+        enqueue_held_copy(static_cast<char *>(dst), static_cast<const char *>(src), n_bytes, s,
+                          hold);
+    } else if (from == PAGEABLE) {
         std::string staged(static_cast<const char *>(src), n_bytes);
         stream_enqueue(s, [dst, staged] { memcpy(dst, staged.data(), staged.size()); });
     } else {

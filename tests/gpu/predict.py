@@ -34,6 +34,7 @@ BLOCK, SEGMENT, GROUP_SEGMENTS, TILE, QUERIES = 32, 256, 8, 64, 64
 MMA_ROWS = 16
 KV_BYTES = 2  # of an element
 WIDE_QUERIES, WIDE_HEADS = 128, (64, 128)  # of a block of attn_wgmma_kernel; its head sizes
+PAIR_HEADS = 128  # two warps share a tile of larger heads
 NARROW_ROWS_MAX = 64
 WGMMA_ROWS, PIECE_K = 128, 128  # a tile's rows; elements of K of a piece of activations
 
@@ -242,7 +243,6 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
     kp, each = row_elements(k), 2 if group == 0 else 0.5 if name == "int4" else 1
-    loads_16 = name != "int4" or group == 32  # bytes a lane
     share = f"bytes of {'a' if group == 0 else 'an'} {name} product with few rows"
     outputs, rows = 128, 64 if group else 128
     fills = up(t, rows) * up(n, outputs) >= device.n_sms
@@ -255,7 +255,7 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
         return Op("", 1, [Launch("narrow_kernel", x, y)],
                   weight_bytes(weights, n, k) + 4 * t * n, share,
                   l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
-                  counted=(read if loads_16 else 0, 0, 0))
+                  counted=(read, 0, 0))
     splits = splits and t <= NARROW_ROWS_MAX
     if not fills and t > NARROW_ROWS_MAX:
         outputs, rows = 64, 64
@@ -277,13 +277,12 @@ def wgmma_product(weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     x, y = up(t, WGMMA_ROWS), up(n, WGMMA_ROWS)
     arranged = x * WGMMA_ROWS * kp * 2
     read = int(x * y * WGMMA_ROWS * kp * each)
-    loads_16 = name != "int4" or group == 32
     return Op("", 1, [Launch("arrange_kernel", kp // PIECE_K, x), Launch("wgmma_kernel", x, y)],
               weight_bytes(weights, n, k) + 4 * t * n,
               f"bytes of {'an' if name != 'bf16' else 'a'} {name} product with few rows",
               l2_bytes=read + y * arranged + 2 * t * kp + arranged, operations=2 * t * n * kp,
               op_share=f"operations of wgmma, groups of {group}",
-              counted=(read if loads_16 else 0, 0, y * arranged), counted_launch=1)
+              counted=(read, 0, y * arranged), counted_launch=1)
 
 
 def takes_wgmma(device: Device, step: Step, weights: tuple[str, int], layers: tuple[str, int],
@@ -326,6 +325,11 @@ def is_wide(m: Model, step: Step) -> bool:
                 and step.rows * m.n_shared >= WIDE_QUERIES)
 
 
+def resident(m: Model) -> int:
+    """Blocks of a multiprocessor: of 4 warps, or of 8."""
+    return 2 if m.head_dim <= PAIR_HEADS else 1
+
+
 def walked(m: Model, step: Step, queries: int) -> int:
     """Bytes of K and V of one KV head that the blocks of a sequence copy."""
     total, n_queries = 0, step.rows * m.n_shared
@@ -357,7 +361,8 @@ def decode_attention(device: Device, m: Model, step: Step) -> Op:
               own + shared + partials + 6 * step.n_rows * width, "bytes of decode attention",
               l2_bytes=read - own - shared,
               operations=4 * m.heads * m.head_dim * n_segments * SEGMENT,
-              busy=min(1.0, n_read * grid.y / (2 * device.n_sms)), counted=(0, read, 0))
+              busy=min(1.0, n_read * grid.y / (resident(m) * device.n_sms)),
+              counted=(0, read, 0))
 
 
 def prefill_groups(device: Device, m: Model, step: Step, queries: int) -> int:
@@ -394,7 +399,7 @@ def prefill_attention(device: Device, m: Model, step: Step) -> Op:
               "bytes of decode attention", l2_bytes=copied,
               operations=4 * width * step.sequences * seen,
               op_share="operations of prefill attention" + (" by wgmma" if wide else ""),
-              busy=min(1.0, grid.blocks / ((1 if wide else 2) * device.n_sms)),
+              busy=min(1.0, grid.blocks / ((1 if wide else resident(m)) * device.n_sms)),
               counted=(0, copied, 0) if wide else (0, 0, copied), counted_launch=used)
 
 
@@ -567,6 +572,21 @@ def verify_table(device: Device, model: Model) -> list[str]:
     return lines
 
 
+def heads_table(device: Device, model: Model) -> list[str]:
+    """Attention of one layer of a model with heads of 256: 16 of them share 8 KV heads."""
+    m = replace(model, heads=16, kv_heads=8, head_dim=256)
+    lines = ["| attention of a layer, heads of 256 | blocks | floor us | predicted us |",
+             "|---|---|---|---|"]
+    for step in (Step(1, 1, 1024), Step(64, 1, 4096), Step(1, 2048, 0), Step(1, 64, 16384)):
+        ops = [replace(o, times=1) for o in attention(device, m, step)]
+        fast, slow = predicted_seconds(device, ops, gap_of(step))
+        blocks = " + ".join(str(n.blocks) for o in ops for n in o.launches)
+        lines.append(f"| {Case('', '', step, None).bench} | {blocks} | "
+                     f"{floor_seconds(device, ops) * 1e6:.0f} | "
+                     f"{fast * 1e6:.0f} to {slow * 1e6:.0f} |")
+    return lines
+
+
 def ops_table(device: Device, ops: list[Op], gap: str) -> list[str]:
     lines = ["| op | times | launches | blocks | MB | MB from L2 | GFLOP | us, all times |",
              "|---|---|---|---|---|---|---|---|"]
@@ -592,6 +612,7 @@ def page_part() -> list[str]:
     for c in (CASES[0], next(c for c in CASES if c.weights == "int4")):
         lines += ["", f"Ops of *{c.name}* (MB and GFLOP of one time):", "",
                   *ops_table(device, c.ops(device, model), c.gap)]
+    lines += ["", *heads_table(device, model)]
     return [*lines, "", "`--batch-invariant` for all, and verifying for requests that ask",
             "([which is better](../../docs/design/kernels.md#equal-bits-for-some-requests)):", "",
             *verify_table(device, model)]

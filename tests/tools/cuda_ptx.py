@@ -5,14 +5,12 @@ cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_comp
 are about the product kernels, whose speed is that of their loads:
 
     tile_kernel    both operands come by cp.async of 16 bytes, and by no narrower one
-    narrow_kernel  activations, and weights of 16-bit floats, int8, fp8 and int4 in groups of 32,
-                   are loaded 16 bytes a lane; before griddepcontrol.wait nothing is stored, and no
-                   activations are loaded: the kernel may begin while the one before still writes
-                   them
+    narrow_kernel  activations and weights are loaded 16 bytes a lane; before griddepcontrol.wait
+                   nothing is stored, and no activations are loaded: the kernel may begin while the
+                   one before still writes them
     rmsnorm_kernel, rope_kv_kernel, rope_scaled_kernel, silu_mul_kernel
                    before griddepcontrol.wait nothing is stored, and only a norm loads: its weights
-    wgmma_kernel   activations come by bulk copies alone; weights of int8, fp8 and int4 in groups of
-                   32 are loaded 16 bytes a lane
+    wgmma_kernel   activations come by bulk copies alone; weights are loaded 16 bytes a lane
     attn_wgmma_kernel
                    K and V are loaded and stored to shared memory 16 bytes a lane; each place that
                    stores there fences its stores for the products; registers move from the
@@ -29,8 +27,6 @@ COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
 LOAD_ONCE16, TRAP = "ld.global.L1::no_allocate.v4.", re.compile(r"\btrap;")
 EARLY = re.compile(r"rmsnorm_kernel|rope_(?:kv|scaled)_kernel|silu_mul_kernel")
-# Mangled: F16, BF16, I8, F8, I4 with groups of 32.
-WIDE_WEIGHTS = re.compile(r"(?:narrow|wgmma)_kernelIL5dtype(?:[1237]E|4ELi32E)")
 
 
 def entries(text: str) -> dict[str, str]:
@@ -45,7 +41,7 @@ def check_narrow(name: str, body: str, sm: int) -> list[str]:
     parts = body.split("griddepcontrol.wait", 1)
     if LOAD16 not in parts[-1]:
         errors.append(f"{name}: activations are not loaded 16 bytes a lane ({LOAD16})")
-    if WIDE_WEIGHTS.search(name) and WEIGHT16 not in body:
+    if WEIGHT16 not in body:
         errors.append(f"{name}: weights are not loaded 16 bytes a lane ({WEIGHT16})")
     if sm < 90:
         return errors
@@ -78,7 +74,7 @@ def check_wgmma(name: str, body: str) -> list[str]:
         errors.append(f"{name}: no products of a warpgroup")
     if "cp.async.bulk." not in body or COPY.search(body):
         errors.append(f"{name}: activations do not come by bulk copies alone")
-    if WIDE_WEIGHTS.search(name) and WEIGHT16 not in body:
+    if WEIGHT16 not in body:
         errors.append(f"{name}: weights are not loaded 16 bytes a lane ({WEIGHT16})")
     return errors
 

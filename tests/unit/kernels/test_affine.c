@@ -126,7 +126,10 @@ static void draw(unsigned char *p, const struct weight *w, const struct affine *
             } else {
                 head = heads / 2 + ((size_t)n * (w->stride / w->group) + k / w->group) * 2;
                 dtype_store(DTYPE_F16, p, head + 1, a->offsets[from]);
-                at = n * row + (bits == 8 ? k : k / 8 * 4 + k % 2 * 2 + k % 8 / 4);
+                size_t word = k / per_step, of = word % 16; /* of 16 words */
+                at = bits == 8 ? of / 2 % 4 * 4 + of / 8 * 2 + of % 2 : of % 4 * 4 + of / 4;
+                at = n * row + (word - of + at) * 4;
+                at += bits == 8 ? k % 4 : k % 2 * 2 + k % 8 / 4;
                 p[at] |= (uint8_t)(code << (bits == 4 ? k % 4 / 2 * 4 : 0));
             }
             dtype_store(DTYPE_F16, p, head, a->scales[from]);

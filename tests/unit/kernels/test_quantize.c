@@ -227,7 +227,8 @@ static void check_padding_of(struct weight *w, enum dtype from, const float *x, 
     for (uint32_t n = 0; n < w->n; n++)
         for (uint32_t k = 0; k < w->k; k++) {
             struct pack_group g = pack_group_of(w, n, k);
-            size_t i = k % w->group, quad = (size_t)(g.quad - p) + i / per_quad * g.quad_step;
+            size_t i = k % w->group,
+                   quad = (size_t)(g.quad - p) + pack_quad_offset(&g, (uint32_t)i / per_quad);
 
             memset(used + (g.scale - p), 0xff, 2);
             used[quad + i % 4] |= w->dtype == DTYPE_I8 ? 0xff : i % 8 < 4 ? 0x0f : 0xf0;
@@ -292,8 +293,7 @@ static void check_drawing_of(struct weight *w, enum dtype from, const float *x, 
 
             if (w->dtype == DTYPE_I4) {
                 size_t at_word = e / 8; /* rows are whole chunks of 16 words */
-                if (w->group == 32)
-                    at_word = at_word / 16 * 16 + at_word % 4 * 4 + at_word / 4 % 4;
+                at_word = at_word / 16 * 16 + at_word % 4 * 4 + at_word / 4 % 4;
                 memcpy(&word, p + at_word * 4, 4);
                 u = word >> (k % 2 * 16 + k % 8 / 2 * 4) & 15;
             }

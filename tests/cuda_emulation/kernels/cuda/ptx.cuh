@@ -126,6 +126,10 @@ static inline float fast_exp2(float x)
     return r < 1.17549435e-38f ? 0 : r; /* ftz: no denormal results */
 }
 
+static inline void keep_loads_behind(void)
+{
+}
+
 /* Each look at the clock finds it a millisecond later: no kernel waits for long. */
 static inline uint64_t global_timer_ns(void)
 {
@@ -149,6 +153,36 @@ static inline uint4 load_once16(const void *global)
     emulation_reads_input("load_once16");
     emulation_bytes[EMULATION_ONCE] += 16;
     return emulation_load16("load_once16", global);
+}
+
+template <typename Word>
+static inline Word emulation_load_once(const char *name, const void *global, bool valid)
+{
+    Word r = {};
+
+    if (!valid)
+        return r;
+    emulation_reads_input(name);
+    emulation_bytes[EMULATION_ONCE] += sizeof r;
+    if (reinterpret_cast<uintptr_t>(global) % sizeof r)
+        emulation_die("%s: %p is not aligned to %zu", name, global, sizeof r);
+    memcpy(&r, global, sizeof r);
+    return r;
+}
+
+static inline uint4 load_once16_if(const void *global, bool valid)
+{
+    return emulation_load_once<uint4>("load_once16_if", global, valid);
+}
+
+static inline uint2 load_once8_if(const void *global, bool valid)
+{
+    return emulation_load_once<uint2>("load_once8_if", global, valid);
+}
+
+static inline uint32_t load_once4_if(const void *global, bool valid)
+{
+    return emulation_load_once<uint32_t>("load_once4_if", global, valid);
 }
 
 static inline uint4 load_weight16(const void *global)
