@@ -11,10 +11,23 @@
  *
  * Failure: NCCL's kernel on one GPU waits for those on the others. The caller gives each GPU every
  * collective, and a launcher that cannot enqueue its part ends the whole group instead. The lock
- * keeps a communicator alive while a rank thread is inside of NCCL. */
+ * keeps a communicator alive while a rank thread is inside of NCCL.
+ *
+ * Such a thread must come out again, or nobody could end the group. A launch waits where the
+ * stream's queue, of about a thousand launches, is full, and behind a GPU that has failed it stays
+ * full. So a thread is fewer than (N_MARKS + 1) * MARK_EVERY collectives ahead of its GPU, and waits
+ * for the GPU outside of the lock, where it sees the end of the group. Pieces of each power of two
+ * are gathered once when the group begins, because NCCL connects GPUs for an algorithm at its first
+ * use, and chooses algorithms by size.
+ *
+ * Rejected: communicators that do not block (ncclConfig_t.blocking = 0). NCCL then creates a thread
+ * for each collective (ncclGroupEndInternal() in its group.cc), and a step of 32 layers has 65. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #ifdef TARN_NCCL
 #include <nccl.h>
@@ -22,6 +35,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
 
@@ -30,7 +44,12 @@
 /* Floats of each GPU in a piece: over NVLink 4 MB take longer than a launch, and eight parts of
  * them are little memory. */
 #define PIECE_FLOATS ((size_t)1 << 20)
-#define FIRST_FLOATS ((size_t)1 << 10) /* NCCL may move few bytes by another algorithm */
+#define FIRST_FLOATS ((size_t)1 << 10) /* NCCL moves few bytes by other algorithms than many */
+/* Between two collectives are up to 12 launches (a mixture of experts), and NCCL's own. */
+#define MARK_EVERY 8u
+#define N_MARKS 5u
+/* A thread that stays inside of NCCL for so long, although its GPU's queue has room, stays. */
+#define LOCK_WAIT_S 5
 
 #ifdef TARN_NCCL
 
@@ -38,6 +57,8 @@ struct collective {
     pthread_mutex_t lock; /* protects comm */
     ncclComm_t comm;      /* NULL: the group has ended */
     uint32_t rank, n_ranks;
+    uint64_t n_begun;            /* collectives that were enqueued */
+    cudaEvent_t marks[N_MARKS];  /* each behind one of MARK_EVERY collectives, in turns */
     float *gathered; /* [n_ranks][PIECE_FLOATS], rank after rank of a piece */
     struct cuda_context *members[DEVICE_GROUP_MAX]; /* [n_ranks] */
 };
@@ -87,6 +108,22 @@ static void end_group(struct collective *g, const char *words)
         cuda_end_group(g->members[i], words);
 }
 
+/* Take the lock. Where the thread that has it does not come back from NCCL, threads wait for each
+ * other for ever, so the process ends, as it would a little later: the group has failed. */
+static void lock_or_end(struct collective *g)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LOCK_WAIT_S;
+    if (pthread_mutex_timedlock(&g->lock, &until) == 0)
+        return;
+    log_event(LOG_ERROR, "a GPU failed, and NCCL does not let go of another one: the process ends",
+              "rank=%u seconds=%d", g->rank, LOCK_WAIT_S);
+    log_flush(true);
+    _exit(1);
+}
+
 void cuda_end_group(void *state, const char *words)
 {
     struct cuda_context *c = static_cast<struct cuda_context *>(state);
@@ -95,7 +132,7 @@ void cuda_end_group(void *state, const char *words)
     cuda_fail(c, words);
     if (!g)
         return;
-    pthread_mutex_lock(&g->lock);
+    lock_or_end(g);
     ncclComm_t comm = g->comm;
     g->comm = NULL;
     pthread_mutex_unlock(&g->lock);
@@ -103,23 +140,55 @@ void cuda_end_group(void *state, const char *words)
         (void)ncclCommAbort(comm); /* the group has failed anyway */
 }
 
-/* Enqueue the gathering of n floats of each GPU. A failure is the end of the group. */
-static enum status gather_parts(struct cuda_context *c, cudaStream_t stream, const float *x,
-                                size_t n)
+/* Wait until the GPU is not too far behind, or has failed, as all do when the group ends. */
+static enum status wait_for_gpu(struct cuda_context *c)
+{
+    const struct collective *g = c->collective;
+
+    if (g->n_begun % MARK_EVERY != 0 || g->n_begun < MARK_EVERY * N_MARKS)
+        return OK;
+    while (!__atomic_load_n(&c->failed, __ATOMIC_ACQUIRE)) {
+        cudaError_t e = cudaEventQuery(g->marks[g->n_begun / MARK_EVERY % N_MARKS]);
+
+        if (e != cudaErrorNotReady)
+            return cuda_check(c, e, "cudaEventQuery");
+        (void)cudaGetLastError(); /* the runtime records "not ready" as an error */
+        sched_yield();
+    }
+    return ERR_INTERNAL;
+}
+
+/* Enqueue a collective of n floats of each GPU, and a mark behind one of MARK_EVERY. */
+static ncclResult_t gather(struct cuda_context *c, cudaStream_t stream, const float *x, size_t n)
 {
     struct collective *g = c->collective;
     ncclResult_t e = ncclInvalidUsage;
-    char words[128];
 
+    if (wait_for_gpu(c) != OK)
+        return ncclUnhandledCudaError;
     pthread_mutex_lock(&g->lock);
     if (g->comm)
         e = ncclAllGather(x, g->gathered, n, ncclFloat, g->comm, stream);
     pthread_mutex_unlock(&g->lock);
+    if (e == ncclSuccess && g->n_begun % MARK_EVERY == 0 &&
+        cudaEventRecord(g->marks[g->n_begun / MARK_EVERY % N_MARKS], stream) != cudaSuccess)
+        e = ncclUnhandledCudaError;
+    g->n_begun++;
+    return e;
+}
+
+/* Enqueue the gathering of n floats of each GPU. A failure is the end of the group. */
+static enum status gather_parts(struct cuda_context *c, cudaStream_t stream, const float *x,
+                                size_t n)
+{
+    ncclResult_t e = gather(c, stream, x, n);
+    char words[128];
+
     if (e == ncclSuccess)
         return OK;
     snprintf(words, sizeof(words), "ncclAllGather on GPU %u: %s", c->config.ordinal,
              ncclGetErrorString(e));
-    end_group(g, words);
+    end_group(c->collective, words);
     return ERR_INTERNAL;
 }
 
@@ -188,6 +257,11 @@ static enum status prepare_rank(struct cuda_context *const *members, uint32_t n,
     for (uint32_t i = 0; i < n; i++)
         g->members[i] = members[i];
     c->collective = g;
+    cuda_make_current(c);
+    for (cudaEvent_t &mark : g->marks)
+        if (cudaEventCreateWithFlags(&mark, cudaEventDisableTiming) != cudaSuccess)
+            return buf_why(why, ERR_NOMEM, "no events on GPU %u for collectives",
+                           c->config.ordinal);
     g->gathered = static_cast<float *>(
         tarn_cuda_backend.alloc(c, n * PIECE_FLOATS * sizeof(float)));
     return g->gathered ? OK : buf_why(why, ERR_NOMEM, "no %zu bytes of memory on GPU %u for "
@@ -241,9 +315,8 @@ enum status cuda_connect(void *const *states, uint32_t n, struct buf *why)
                        ncclGetErrorString(e));
     for (uint32_t i = 0; i < n; i++)
         members[i]->collective->comm = comms[i];
-    status = run_first(members, n, FIRST_FLOATS);
-    if (status == OK)
-        status = run_first(members, n, PIECE_FLOATS);
+    for (size_t n_floats = FIRST_FLOATS; status == OK && n_floats <= PIECE_FLOATS; n_floats *= 2)
+        status = run_first(members, n, n_floats);
     if (status != OK) {
         end_group(members[0]->collective, "the first collective of the group failed");
         return buf_why(why, status, "NCCL connected the %u GPUs, and their first collective failed",
@@ -262,8 +335,12 @@ void collective_destroy(struct cuda_context *c)
     if (!g)
         return;
     c->collective = NULL;
+    cuda_make_current(c);
     if (g->comm)
         (void)ncclCommDestroy(g->comm); /* nobody can do anything about an error */
+    for (cudaEvent_t mark : g->marks)
+        if (mark)
+            (void)cudaEventDestroy(mark);
     pthread_mutex_destroy(&g->lock);
     free(g);
 }

@@ -6,6 +6,9 @@
  * those behind (in rows longer than 8192) are read twice. All loads are issued before the first
  * store: since out may be x, the compiler could not move them.
  *
+ * On compute capability 9.0 the kernel of a Llama norm begins early, and loads its weights while the
+ * kernel in front ends: with few rows nothing else hides the time of that load.
+ *
  * The squares are summed in four chains per thread, then by a butterfly over the warp, then over
  * the warps in order: a row's bits depend on the row alone. */
 #include "base/check.h"
@@ -40,6 +43,12 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     const uint32_t n_out = row_length(p.rounded, p.dim);
 
     let_next_begin(); /* a product, which loads its first weights meanwhile */
+    float4 weights[KEPT];
+
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        weights[j] = load4<VEC>(p.w, i0 + j * step, p.dim);
+    wait_for_inputs();
     size_t row = (size_t)blockIdx.x * p.dim;
     const float *x = p.x + row;
     float *sum = p.sum ? p.sum + row : NULL;
@@ -78,8 +87,8 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     float *out = p.out + row;
 
     /* A thread writes only elements that no other thread reads, so out may be x or sum. */
-    auto put = [&](uint32_t i, float4 v) {
-        float4 y = normed(v, scale, load4<VEC>(p.w, i, p.dim));
+    auto put = [&](uint32_t i, float4 v, float4 w) {
+        float4 y = normed(v, scale, w);
 
         put4<VEC>(p.rounded, blockIdx.x, out, i, p.dim, y);
         if (p.keep_out)
@@ -87,21 +96,21 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     };
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
-        put(i0 + j * step, kept[j]);
+        put(i0 + j * step, kept[j], weights[j]);
     for (uint32_t i = i0 + KEPT * step; i < n_out; i += step)
-        put(i, load4<VEC>(sum ? sum : x, i, p.dim));
+        put(i, load4<VEC>(sum ? sum : x, i, p.dim), load4<VEC>(p.w, i, p.dim));
 }
 
 template <int N_WARPS>
-static void rmsnorm_launch(const struct rmsnorm_params *p, cudaStream_t s)
+static void rmsnorm_launch(const struct rmsnorm_params *p, cudaStream_t s, bool early)
 {
     bool vec = rows_are_vec4(p->x, p->dim) && rows_are_vec4(p->out, p->dim) &&
                rows_are_vec4(p->w, p->dim) && rows_are_vec4(p->sum, p->dim);
 
     if (vec)
-        LAUNCH((rmsnorm_kernel<N_WARPS, true>), p->n_rows, N_WARPS * WARP, 0, s, *p);
+        LAUNCH_EARLY((rmsnorm_kernel<N_WARPS, true>), p->n_rows, N_WARPS * WARP, 0, s, early, *p);
     else
-        LAUNCH((rmsnorm_kernel<N_WARPS, false>), p->n_rows, N_WARPS * WARP, 0, s, *p);
+        LAUNCH_EARLY((rmsnorm_kernel<N_WARPS, false>), p->n_rows, N_WARPS * WARP, 0, s, early, *p);
 }
 
 /* Norms of other kinds than Llama's: a warp per vector, whose lanes have elements lane, lane +
@@ -150,16 +159,17 @@ enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct r
 {
     struct cuda_context *c = cuda_context_of(d);
     cudaStream_t s = cuda_stream_of(c, stream);
+    bool early = c->major >= 9;
 
     if (p->n_rows == 0)
         return OK;
     if (p->n_parts || p->x_stride || p->out_stride || p->center || p->accumulate || p->bias)
         norm_launch(*p, s);
     else if (p->dim <= WARP * 4 * KEPT)
-        rmsnorm_launch<1>(p, s);
+        rmsnorm_launch<1>(p, s, early);
     else if (p->dim <= 4 * WARP * 4 * KEPT)
-        rmsnorm_launch<4>(p, s);
+        rmsnorm_launch<4>(p, s, early);
     else
-        rmsnorm_launch<16>(p, s);
+        rmsnorm_launch<16>(p, s, early);
     return cuda_launched(c, "rmsnorm");
 }

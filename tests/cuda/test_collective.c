@@ -3,9 +3,12 @@
 #include "tests/cuda/cuda_test.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -13,10 +16,12 @@
 #include "tests/cuda_emulation/emulation.h"
 
 void emulation_fail_call(uint64_t n, int error) __attribute__((weak));
+void emulation_queue(unsigned n) __attribute__((weak));
 
 #define ILLEGAL_ADDRESS 700
 /* More than a piece of collective.cu. */
 #define N_LARGE (((size_t)1 << 20) + 1001)
+#define N_AHEAD 400 /* sums that a device would be given ahead of another one */
 
 static void close_group(struct device_group *g)
 {
@@ -205,6 +210,111 @@ static void a_failed_group_waits_for_nobody(void **state)
     close_group(&g); /* does not hang */
 }
 
+/* Sums on one device, which the other one is not given. */
+struct many_parts {
+    struct part part;
+    atomic_uint n_done;
+};
+
+static void *run_many_parts(void *arg)
+{
+    struct many_parts *m = arg;
+
+    for (int i = 0; i < N_AHEAD && m->part.status == OK; i++) {
+        run_part(&m->part);
+        atomic_fetch_add(&m->n_done, 1);
+    }
+    return NULL;
+}
+
+/* Wait until the thread gets no further. */
+static void wait_until_stuck(struct many_parts *m)
+{
+    unsigned n, before;
+
+    do {
+        before = atomic_load(&m->n_done);
+        usleep(300 * 1000);
+        n = atomic_load(&m->n_done);
+    } while (n == 0 || n != before);
+}
+
+static void check_end_behind(unsigned queue)
+{
+    struct device_group g = open_group(2);
+    struct many_parts m = {.part = {.device = g.devices[0], .sum = {.n = 10}}};
+
+    m.part.sum.x = numbers_on(g.devices[0], 0, 10);
+    log_init(LOG_ERROR + 1, false);
+    emulation_queue(queue);
+    alarm(50); /* instead of hanging */
+    assert_int_equal(pthread_create(&m.part.thread, NULL, run_many_parts, &m), 0);
+    wait_until_stuck(&m);
+    assert_true(atomic_load(&m.n_done) < N_AHEAD);
+    device_group_fail(&g, "the other one has left");
+    pthread_join(m.part.thread, NULL);
+    alarm(0);
+    emulation_queue(0);
+    log_init(LOG_WARN, false);
+    assert_int_equal(m.part.status, ERR_INTERNAL);
+    for (uint32_t r = 0; r < 2; r++)
+        assert_string_equal(device_failure(g.devices[r]), "the other one has left");
+    close_group(&g);
+}
+
+/* A stream has room for about as many launches as a real one. A sum is three pieces of work, so one
+ * of these queues is full when the thread is inside of NCCL, unless it waits before. */
+static void a_group_ends_while_a_rank_waits_for_its_gpu(void **state)
+{
+    (void)state;
+    if (!emulation_queue)
+        skip();
+    for (unsigned queue = 1000; queue < 1003; queue++)
+        check_end_behind(queue);
+}
+
+/* Nobody can end a group whose thread does not come back: in a queue that is far too short it is
+ * inside of NCCL. */
+static void fail_with_a_short_queue(void)
+{
+    struct device_group g = open_group(2);
+    struct many_parts m = {.part = {.device = g.devices[0], .sum = {.n = 10}}};
+
+    m.part.sum.x = numbers_on(g.devices[0], 0, 10);
+    emulation_queue(10);
+    alarm(50);
+    if (pthread_create(&m.part.thread, NULL, run_many_parts, &m) == 0)
+        wait_until_stuck(&m);
+    device_group_fail(&g, "the other one has left");
+    _exit(0);
+}
+
+static void a_rank_that_stays_inside_of_nccl_ends_the_process(void **state)
+{
+    char text[2048] = "";
+    size_t n = 0;
+    int ends[2], status;
+
+    (void)state;
+    if (!emulation_queue)
+        skip();
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], 2);
+        fail_with_a_short_queue();
+    }
+    close(ends[1]);
+    for (ssize_t got = 1; got > 0 && n<sizeof text - 1; n += got> 0 ? (size_t)got : 0)
+        got = read(ends[0], text + n, sizeof text - 1 - n);
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    assert_non_null(strstr(text, "NCCL does not let go"));
+}
+
 static void a_collective_that_fails_ends_the_group(void **state)
 {
     struct device_group g = open_group(2);
@@ -285,6 +395,8 @@ int main(void)
         cmocka_unit_test(sums_have_the_order_of_the_ranks_on_every_device),
         cmocka_unit_test(columns_are_joined_in_the_order_of_the_ranks),
         cmocka_unit_test(a_failed_group_waits_for_nobody),
+        cmocka_unit_test(a_group_ends_while_a_rank_waits_for_its_gpu),
+        cmocka_unit_test(a_rank_that_stays_inside_of_nccl_ends_the_process),
         cmocka_unit_test(a_collective_that_fails_ends_the_group),
         cmocka_unit_test(memory_and_copies_belong_to_their_device),
         cmocka_unit_test(a_gpu_that_is_not_there_is_refused_with_words),

@@ -52,6 +52,9 @@ void emulation_refuse_products(int refuse);
  * and have its bits; number 2 is the fastest, and adds in another order, which depends on whether
  * the shape has more than 64 rows. Count of products by an algorithm. */
 uint64_t emulation_products_by(unsigned algorithm);
+/* A stream has room for n pieces of work: a call that enqueues more waits until the device has done
+ * some, as launches do. 0: no limit, the default. */
+void emulation_queue(unsigned n);
 /* Make cudaMemcpyBatchAsync answer cudaErrorNotSupported, as a driver without the call. */
 void emulation_miss_batches(int miss);
 /* Count of calls of cudaMemcpyBatchAsync that enqueued their copies. */

@@ -3,7 +3,8 @@
  * A collective has two pieces of work on each device's stream. The first gives the device's part
  * away; the second begins when all devices have given theirs, and receives them. So a device that
  * is never given the collective leaves the others waiting, which the streams report as a deadlock,
- * and after ncclCommAbort() nobody waits. */
+ * and after ncclCommAbort() nobody waits. Where the stream's queue is full (emulation_queue()), the
+ * call itself waits, as the real one does. */
 #include "nccl.h"
 #include "streams.h"
 
@@ -77,6 +78,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     LOCK();
     comm->group->aborted = true;
+    streams_changed();
     delete comm;
     return ncclSuccess;
 }

@@ -289,6 +289,19 @@ template <typename Done> static void run_until(CUstream_st *target, Done done)
     memory_close();
 }
 
+static size_t queue_max; /* pieces of work; 0: no limit */
+
+void emulation_queue(unsigned n)
+{
+    LOCK();
+    queue_max = n;
+}
+
+void streams_changed(void)
+{
+    enqueued.notify_all();
+}
+
 void stream_enqueue_when(cudaStream_t handle, std::function<bool()> ready,
                          std::function<void()> run)
 {
@@ -296,6 +309,8 @@ void stream_enqueue_when(cudaStream_t handle, std::function<bool()> ready,
 
     if (!s)
         emulation_die("work for a stream that does not exist");
+    if (queue_max > 0 && !s->capture)
+        run_until(s, [s] { return s->queue.size() < queue_max; });
     push(s, {std::move(ready), std::move(run)});
 }
 

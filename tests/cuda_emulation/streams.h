@@ -25,6 +25,8 @@ extern std::recursive_mutex runtime_lock;
 cudaError_t runtime_failed(cudaError_t e);
 
 void stream_finish(cudaStream_t s);
+/* Have threads that wait for work look again: something else changed what may run. */
+void streams_changed(void);
 void streams_finish(void);
 /* Whether the call must not be made now, because this thread captures a stream: the capture is
  * broken. */

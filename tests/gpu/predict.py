@@ -43,6 +43,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "gap between two kernels of a stream, us": (2.0, 3.0),
     "gap between two kernels of a graph, us": (1.2, 1.8),
     "gap before a product that begins early (narrow_kernel), us": (0.6, 1.2),
+    "gap before a norm, rotation or activation that begins early, us": (0.9, 1.5),
     "bytes of a bf16 product with few rows": (0.70, 0.85),
     "bytes of an fp8 product with few rows": (0.65, 0.80),
     "bytes of an int8 product with few rows": (0.65, 0.80),
@@ -60,7 +61,11 @@ GUESSES: dict[str, tuple[float, float]] = {
 STREAM, GRAPH = (f"gap between two kernels of a {where}, us" for where in ("stream", "graph"))
 
 
-EARLY = "gap before a product that begins early (narrow_kernel), us"
+# Kernels that begin while the one in front ends. Only a norm, an activation or combining attention
+# lets a product begin long before its own end.
+EARLY_GAPS = {"narrow_kernel": "gap before a product that begins early (narrow_kernel), us"} | {
+    kernel: "gap before a norm, rotation or activation that begins early, us"
+    for kernel in ("rmsnorm_kernel", "rope_kv_kernel", "silu_mul_kernel")}
 
 
 def up(a: int, b: int) -> int:
@@ -215,7 +220,7 @@ class Op:
 
     def seconds(self, device: Device, end: int, gap_name: str = STREAM) -> float:
         """With all guesses at one end: 0 the slow one, 1 the fast one."""
-        gap = 1e-6 * sum(GUESSES[EARLY if n.kernel == "narrow_kernel" else gap_name][1 - end]
+        gap = 1e-6 * sum(GUESSES[EARLY_GAPS.get(n.kernel, gap_name)][1 - end]
                          for n in self.launches)
         by_bytes = self.bytes / (device.copy_rate * GUESSES[self.byte_share][end] * self.busy)
         by_l2 = self.l2_bytes / (GUESSES["L2 rate, TB/s"][end] * 1e12 * self.busy)

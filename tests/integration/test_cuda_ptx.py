@@ -23,6 +23,21 @@ GOOD = """.version 9.0
     cp.async.cg.shared.global [%r1], [%rd1], 16, %r2;
 }
 """
+EARLY = """.version 9.0
+.target sm_90
+.visible .entry _Z14rmsnorm_kernelILi16ELb1EEv14rmsnorm_params(
+) {
+    ld.global.v4.f32 {%f1,%f2,%f3,%f4}, [%rd1];
+    griddepcontrol.wait;
+    st.global.f32 [%rd3], %f1;
+}
+.visible .entry _Z14rope_kv_kernelIL5dtype2ELb1EEv14rope_kv_params9rope_grid(
+) {
+    griddepcontrol.wait;
+    ld.global.f32 %f1, [%rd1];
+    st.global.f32 [%rd3], %f1;
+}
+"""
 WGMMA = """.version 9.0
 .target sm_90a
 .visible .entry _Z12wgmma_kernelIL5dtype4ELi32EEv7productPKh(
@@ -50,6 +65,7 @@ ATTENTION = """.version 9.0
 def good_ptx_passes() -> None:
     assert cuda_ptx.check(GOOD) == []
     assert len(cuda_ptx.entries(GOOD)) == 2
+    assert cuda_ptx.check(EARLY) == []
     assert cuda_ptx.check(WGMMA) == []
     assert cuda_ptx.check(ATTENTION) == []
 
@@ -91,6 +107,14 @@ def attention_of_a_warpgroup_has_its_rules() -> None:
         assert len(found) == 1 and words in found[0], (old, new, found)
 
 
+def kernels_that_begin_early_wait_first() -> None:
+    wait, load = "griddepcontrol.wait;", "ld.global.f32 %f1, [%rd1];"
+    for old, new, n in ((wait, "", 2), (wait, "st.global.f32 [%rd3], %f1; " + wait, 2),
+                        (f"{wait}\n    {load}", f"{load}\n    {wait}", 1)):
+        found = cuda_ptx.check(EARLY.replace(old, new))
+        assert len(found) == n and all("wait" in f for f in found), (old, new, found)
+
+
 def older_gpus_have_no_wait() -> None:
     ptx = GOOD.replace("sm_90", "sm_80").replace("griddepcontrol.wait;", "")
     assert cuda_ptx.check(ptx) == []
@@ -99,4 +123,5 @@ def older_gpus_have_no_wait() -> None:
 if __name__ == "__main__":
     sys.exit(run_tests([good_ptx_passes, each_rule_finds_its_fault,
                         products_of_a_warpgroup_have_their_rules,
-                        attention_of_a_warpgroup_has_its_rules, older_gpus_have_no_wait]))
+                        attention_of_a_warpgroup_has_its_rules,
+                        kernels_that_begin_early_wait_first, older_gpus_have_no_wait]))

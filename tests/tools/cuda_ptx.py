@@ -1,13 +1,15 @@
 """Properties that the PTX of a kernel must have: how wide its loads are, and
 which accesses come before a wait.
 
-cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). A rule is
-about the product kernels, whose speed is that of their loads:
+cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). Most rules
+are about the product kernels, whose speed is that of their loads:
 
     tile_kernel    both operands come by cp.async of 16 bytes, and by no narrower one
     narrow_kernel  activations and weights are loaded 16 bytes a lane; before griddepcontrol.wait
                    nothing is stored, and no activations are loaded: the kernel may begin while the
                    one before still writes them
+    rmsnorm_kernel, rope_kv_kernel, rope_scaled_kernel, silu_mul_kernel
+                   before griddepcontrol.wait nothing is stored, and only a norm loads: its weights
     wgmma_kernel   activations come by bulk copies alone; weights are loaded 16 bytes a lane
     attn_wgmma_kernel
                    K and V are loaded (f16: 8 bytes) and stored to shared memory 16 bytes a lane;
@@ -25,6 +27,7 @@ COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
 LOAD_ONCE8, OF_F16 = "ld.global.L1::no_allocate.v2.", re.compile(r"IL[^_]*EL5dtype1E")
 LOAD_ONCE16, TRAP = "ld.global.L1::no_allocate.v4.", re.compile(r"\btrap;")
+EARLY = re.compile(r"rmsnorm_kernel|rope_(?:kv|scaled)_kernel|silu_mul_kernel")
 
 
 def entries(text: str) -> dict[str, str]:
@@ -48,6 +51,17 @@ def check_narrow(name: str, body: str, sm: int) -> list[str]:
     elif "st.global" in parts[0] or LOAD16 in parts[0]:
         errors.append(f"{name}: stores, or loads activations, before griddepcontrol.wait")
     return errors
+
+
+def check_early(name: str, body: str, sm: int) -> list[str]:
+    parts = body.split("griddepcontrol.wait", 1)
+    if sm < 90:
+        return []
+    if len(parts) < 2:
+        return [f"{name}: may begin early and never waits"]
+    if "st.global" in parts[0] or ("ld.global" in parts[0] and "rmsnorm" not in name):
+        return [f"{name}: stores, or loads, before griddepcontrol.wait"]
+    return []
 
 
 def check_tile(name: str, body: str) -> list[str]:
@@ -82,9 +96,12 @@ def check(text: str) -> list[str]:
     """The faults of a PTX file."""
     target = TARGET.search(text)
     errors: list[str] = []
+    sm = int(target[1]) if target else 0
     for name, body in entries(text).items():
         if "narrow_kernel" in name:
-            errors += check_narrow(name, body, int(target[1]) if target else 0)
+            errors += check_narrow(name, body, sm)
+        elif EARLY.search(name):
+            errors += check_early(name, body, sm)
         elif "tile_kernel" in name:
             errors += check_tile(name, body)
         elif "attn_wgmma_kernel" in name:
