@@ -67,6 +67,23 @@ static __host__ __device__ constexpr int mixed_steps(void)
 
 /* --- fragments --- */
 
+/* Copy an array, element by element. nvcc 13.0 compiles memcpy() between members of a struct that
+ * are arrays of arrays to a copy of the first inner array alone, and reads registers that nothing
+ * wrote for the others (tests/tools/cuda_ptx.py finds such registers). */
+template <typename T>
+static __device__ __forceinline__ void copy_array(T &to, const T &from)
+{
+    to = from;
+}
+
+template <typename T, size_t N>
+static __device__ __forceinline__ void copy_array(T (&to)[N], const T (&from)[N])
+{
+#pragma unroll
+    for (size_t i = 0; i < N; i++)
+        copy_array(to[i], from[i]);
+}
+
 template <int WORDS>
 static __device__ __forceinline__ void load_words(uint32_t *dst, const unsigned char *src)
 {
@@ -501,9 +518,9 @@ narrow_kernel(struct product p)
         wait_for_inputs(); /* weights and scales are no kernel's results */
     sums_here.clear();
     for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
-        memcpy(words, ahead, sizeof(words));
+        copy_array(words, ahead);
         if constexpr (!BY_STEP)
-            memcpy(scales, scales_ahead, sizeof(scales));
+            copy_array(scales, scales_ahead);
         if (k + PART * GEMM_STEP < end)
             load(k + PART * GEMM_STEP);
 #pragma unroll
@@ -511,7 +528,7 @@ narrow_kernel(struct product p)
             uint4 act[NT];
 
             if constexpr (BY_STEP) {
-                memcpy(scales, scales_ahead, sizeof(scales));
+                copy_array(scales, scales_ahead);
                 if (k + (s + 1) * GEMM_STEP < end)
                     load_scales_ahead(k + (s + 1) * GEMM_STEP);
             }
@@ -648,7 +665,7 @@ tile_kernel(struct product p)
     load_scales_ahead(begin);
     for (uint32_t k = begin; k < end; k += GEMM_CHUNK) {
         if constexpr (!BY_STEP) {
-            memcpy(scales, scales_ahead, sizeof(scales));
+            copy_array(scales, scales_ahead);
             if (k + GEMM_CHUNK < end)
                 load_scales_ahead(k + GEMM_CHUNK);
         }
@@ -656,7 +673,7 @@ tile_kernel(struct product p)
         for (int s = 0; s < GEMM_CHUNK_STEPS; s++, step++) {
             if constexpr (BY_STEP) {
                 keep_loads_behind(); /* those of four steps at once would need all registers */
-                memcpy(scales, scales_ahead, sizeof(scales));
+                copy_array(scales, scales_ahead);
                 if (step + 1 < n_steps)
                     load_scales_ahead((step0 + step + 1) * GEMM_STEP);
             }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tests/tools/cuda_ptx.py finds narrow loads in PTX, and what comes before a wait."""
+"""tests/tools/cuda_ptx.py finds narrow loads in PTX, what comes before a wait, and registers that
+nothing writes."""
 from __future__ import annotations
 
 import sys
@@ -9,6 +10,9 @@ from http_helpers import REPO, run_tests
 sys.path.insert(0, str(REPO / "tests" / "tools"))
 import cuda_ptx  # noqa: E402
 
+# Registers that the kernels below read.
+WRITTEN = "".join(f"    mov.b64 %rd{i}, 0;\n" for i in (1, 2, 3)) + "".join(
+    f"    mov.b32 %{r}, 0;\n" for r in ("r1", "r2", "r3", "r4", "r5", "f1"))
 GOOD = """.version 9.0
 .target sm_90
 .visible .entry _Z13narrow_kernelIL5dtype2ELi0EEv7product(
@@ -43,6 +47,37 @@ ATTENTION = """.version 9.0
     fence.proxy.async.shared::cta;
     setmaxnreg.inc.sync.aligned.u32 208;
     fence.proxy.async.shared::cta;
+}
+"""
+GOOD, WGMMA, ATTENTION = (ptx.replace(") {\n", ") {\n" + WRITTEN)
+                         for ptx in (GOOD, WGMMA, ATTENTION))
+# Each way to name a register: guards, labels, vectors, a result that is a source as well.
+WAYS = """.target sm_90
+.visible .entry _Z1kPf(
+    .param .u64 _Z1kPf_param_0
+)
+.maxntid 256
+{
+    .reg .b32 %r<9>;
+    // a comment; of two parts
+    .loc 1 2 3
+    ld.param.u64 %rd1, [_Z1kPf_param_0];
+    setp.eq.s32 %p1, 0, 1;
+    barrier.cta.red.or.pred %p3, 0, %p1;
+    mbarrier.test_wait.shared.b64 %p4, [%rd1], %r4;
+    selp.u32 %r5, 1, 0, %p3;
+    @%p4 st.shared.u32 [%rd1], %r5;
+    @%p1 bra $L__BB0_2;
+$L__BB0_1:
+    ld.global.v2.u32 {%r1, %r2}, [%rd1];
+    shfl.sync.idx.b32 %r3|%p2, %r1, %r2, 31, -1;
+    @!%p2 add.s32 %r4, %r3, %r2;
+    {
+    mov.b32 %f1, %r4; }
+    mma.sync.aligned {%f1}, {%r1}, {%r2}, {%f1};
+$L__BB0_2:
+    st.global.u32 [%rd1], %r4;
+    ret;
 }
 """
 
@@ -91,6 +126,18 @@ def attention_of_a_warpgroup_has_its_rules() -> None:
         assert len(found) == 1 and words in found[0], (old, new, found)
 
 
+def registers_that_nothing_writes_are_found() -> None:
+    assert cuda_ptx.check(WAYS) == []
+    for line, register in (("ld.param.u64 %rd1, [_Z1kPf_param_0];", "%rd1"),
+                           ("setp.eq.s32 %p1, 0, 1;", "%p1"),
+                           ("@!%p2 add.s32 %r4, %r3, %r2;", "%r4")):
+        assert line in WAYS
+        found = cuda_ptx.check(WAYS.replace(line, ""))
+        assert len(found) == 1 and f"'{register}'" in found[0], (line, found)
+    found = cuda_ptx.check(WAYS.replace("%r3|%p2", "%r3"))
+    assert len(found) == 1 and "'%p2'" in found[0], found
+
+
 def older_gpus_have_no_wait() -> None:
     ptx = GOOD.replace("sm_90", "sm_80").replace("griddepcontrol.wait;", "")
     assert cuda_ptx.check(ptx) == []
@@ -99,4 +146,5 @@ def older_gpus_have_no_wait() -> None:
 if __name__ == "__main__":
     sys.exit(run_tests([good_ptx_passes, each_rule_finds_its_fault,
                         products_of_a_warpgroup_have_their_rules,
-                        attention_of_a_warpgroup_has_its_rules, older_gpus_have_no_wait]))
+                        attention_of_a_warpgroup_has_its_rules,
+                        registers_that_nothing_writes_are_found, older_gpus_have_no_wait]))

@@ -1,8 +1,10 @@
-"""Properties that the PTX of a kernel must have: how wide its loads are, and
-which accesses come before a wait.
+"""Properties that the PTX of a kernel must have: how wide its loads are, which
+accesses come before a wait, and that each register it reads is written somewhere.
 
-cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). A rule is
-about the product kernels, whose speed is that of their loads:
+cuda_report.py calls check() for each PTX file of a compilation (ctest cuda_compiles). The last rule
+holds for every kernel: nvcc 13.0 compiled copies of arrays in structs to reads of registers that
+nothing wrote, which neither a warning nor the emulation can show. Other rules are about the product
+kernels, whose speed is that of their loads:
 
     tile_kernel    both operands come by cp.async of 16 bytes, and by no narrower one
     narrow_kernel  activations and weights are loaded 16 bytes a lane; before griddepcontrol.wait
@@ -23,6 +25,15 @@ ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
 TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
 COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
+REGISTER = re.compile(r"%(?:rd|rs|r|fd|f|p|b|h|hh)\d+")
+# What stands before an operation: labels, braces, comments and line numbers; its guard.
+PREFIX = re.compile(r"(?:\s|\$?\w+:|\{|\}|//[^\n]*\n|\.(?:loc|pragma)\b[^\n]*\n)*")
+GUARD = re.compile(r"@!?(%p\d+)\s+")
+# Operations without a result, and those whose first operand is a source, too.
+NO_RESULT = re.compile(r"(?:st|red|cp|multimem)\.|bra\b|ret\b|call|trap|exit|nanosleep|prefetch|"
+                       r"bar(?:rier)?\.(?:cta\.|warp\.)?(?:sync|arrive)|mbarrier\.i|griddep|fence|"
+                       r"membar|setmaxnreg|wgmma\.(?:fence|commit|wait)|stmatrix")
+IN_PLACE = re.compile(r"w?g?mma\.")
 LOAD_ONCE16, TRAP = "ld.global.L1::no_allocate.v4.", re.compile(r"\btrap;")
 
 
@@ -31,6 +42,37 @@ def entries(text: str) -> dict[str, str]:
     starts = [(m[1], m.start()) for m in ENTRY.finditer(text)]
     ends = [at for _, at in starts[1:]] + [len(text)]
     return {name: text[at:end] for (name, at), end in zip(starts, ends)}
+
+
+def split_result(operands: str) -> tuple[list[str], str]:
+    """The registers that an operation writes, and its other operands."""
+    vector = re.match(r"\s*\{([^}]*)\}", operands)
+    if vector:
+        return REGISTER.findall(vector[1]), operands[vector.end():]
+    first, _, rest = operands.partition(",")
+    return REGISTER.findall(first), rest
+
+
+def never_written(body: str) -> list[str]:
+    """The registers of a kernel that operations read and none writes."""
+    written, read = set(), {}
+    for statement in body[body.index("{") + 1:].split(";"):
+        statement = statement[PREFIX.match(statement).end():]  # type: ignore[union-attr]
+        if guard := GUARD.match(statement):
+            read[guard[1]] = statement
+            statement = statement[guard.end():]
+        operation, _, operands = statement.partition(" ")
+        operation, tab, more = operation.partition("\t")
+        operands = more + " " + operands if tab else operands
+        results: list[str] = []
+        if operation.startswith("."):
+            continue  # a declaration
+        if not NO_RESULT.match(operation):
+            results, rest = split_result(operands)
+            operands = operands if IN_PLACE.match(operation) else rest
+        written.update(results)
+        read.update((register, statement) for register in REGISTER.findall(operands))
+    return sorted(read.keys() - written)
 
 
 def check_narrow(name: str, body: str, sm: int) -> list[str]:
@@ -81,6 +123,8 @@ def check(text: str) -> list[str]:
     target = TARGET.search(text)
     errors: list[str] = []
     for name, body in entries(text).items():
+        if unwritten := never_written(body):
+            errors.append(f"{name}: reads registers that nothing writes: {unwritten[:8]}")
         if "narrow_kernel" in name:
             errors += check_narrow(name, body, int(target[1]) if target else 0)
         elif "tile_kernel" in name:
