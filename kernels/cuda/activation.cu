@@ -28,6 +28,7 @@ static __global__ void __launch_bounds__(THREADS) silu_mul_kernel(struct silu_mu
     uint32_t step = gridDim.y * THREADS * 4, n_out = row_length(p.rounded, p.dim);
 
     let_next_begin(); /* a product, which loads its first weights meanwhile */
+    wait_for_inputs();
     for (uint32_t i = (blockIdx.y * THREADS + threadIdx.x) * 4; i < n_out; i += step) {
         float4 g = load4<VEC>(gate, i, p.dim), u = make_float4(1, 1, 1, 1);
 
@@ -47,29 +48,30 @@ static dim3 grid_of(uint32_t n_rows, uint32_t dim)
 }
 
 template <enum activation F>
-static void silu_mul_launch(const struct silu_mul_params *p, cudaStream_t s)
+static void silu_mul_launch(const struct silu_mul_params *p, cudaStream_t s, bool early)
 {
     dim3 grid = grid_of(p->n_rows, row_length(p->rounded, p->dim));
 
     if (rows_are_vec4(p->gate_up, p->dim) && rows_are_vec4(p->out, p->dim))
-        LAUNCH((silu_mul_kernel<F, true>), grid, THREADS, 0, s, *p);
+        LAUNCH_EARLY((silu_mul_kernel<F, true>), grid, THREADS, 0, s, early, *p);
     else
-        LAUNCH((silu_mul_kernel<F, false>), grid, THREADS, 0, s, *p);
+        LAUNCH_EARLY((silu_mul_kernel<F, false>), grid, THREADS, 0, s, early, *p);
 }
 
 enum status cuda_silu_mul(struct device *d, struct stream *stream, const struct silu_mul_params *p)
 {
     struct cuda_context *c = cuda_context_of(d);
     cudaStream_t s = cuda_stream_of(c, stream);
+    bool early = c->major >= 9;
 
     if (p->n_rows == 0)
         return OK;
     if (p->activation == ACTIVATION_GELU)
-        silu_mul_launch<ACTIVATION_GELU>(p, s);
+        silu_mul_launch<ACTIVATION_GELU>(p, s, early);
     else if (p->activation == ACTIVATION_GELU_TANH)
-        silu_mul_launch<ACTIVATION_GELU_TANH>(p, s);
+        silu_mul_launch<ACTIVATION_GELU_TANH>(p, s, early);
     else
-        silu_mul_launch<ACTIVATION_SILU>(p, s);
+        silu_mul_launch<ACTIVATION_SILU>(p, s, early);
     return cuda_launched(c, "silu_mul");
 }
 

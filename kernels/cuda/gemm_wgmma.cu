@@ -292,7 +292,7 @@ static __device__ __forceinline__ void multiply_tile(const struct product &p,
             uint32_t n = n0 + i / 2 * 8, t = t0 + 8 * j + i % 2;
 
             if (n < p.n && t < p.n_rows)
-                put_output(p, t, n, own.total[4 * j + i]);
+                put_output(p, t, n, own.total[4 * j + i], old_output(p, t, n));
         }
 }
 

@@ -167,6 +167,13 @@ static __device__ __forceinline__ void cp_async16(void *shared, const void *glob
                  : "memory");
 }
 
+/* cp_async16() of memory that no kernel writes while this one may run, such as weights: also before
+ * wait_for_inputs(). */
+static __device__ __forceinline__ void cp_async_weight16(void *shared, const void *global)
+{
+    cp_async16(shared, global, true);
+}
+
 /* Make one group of all copies of this thread since the last commit. */
 static __device__ __forceinline__ void cp_async_commit(void)
 {

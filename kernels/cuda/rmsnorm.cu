@@ -43,8 +43,13 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     size_t row = (size_t)blockIdx.x * p.dim;
     const float *x = p.x + row;
     float *sum = p.sum ? p.sum + row : NULL;
-    float4 kept[KEPT], squares = make_float4(0, 0, 0, 0);
+    float4 kept[KEPT], w[KEPT], squares = make_float4(0, 0, 0, 0);
 
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        if (VEC) /* else it would spill */
+            w[j] = load4<VEC>(p.w, i0 + j * step, p.dim);
+    wait_for_inputs(); /* weights are no kernel's results */
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
         kept[j] = load4<VEC>(x, i0 + j * step, p.dim);
@@ -78,8 +83,8 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     float *out = p.out + row;
 
     /* A thread writes only elements that no other thread reads, so out may be x or sum. */
-    auto put = [&](uint32_t i, float4 v) {
-        float4 y = normed(v, scale, load4<VEC>(p.w, i, p.dim));
+    auto put = [&](uint32_t i, float4 v, float4 weights) {
+        float4 y = normed(v, scale, weights);
 
         put4<VEC>(p.rounded, blockIdx.x, out, i, p.dim, y);
         if (p.keep_out)
@@ -87,21 +92,21 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     };
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
-        put(i0 + j * step, kept[j]);
+        put(i0 + j * step, kept[j], VEC ? w[j] : load4<VEC>(p.w, i0 + j * step, p.dim));
     for (uint32_t i = i0 + KEPT * step; i < n_out; i += step)
-        put(i, load4<VEC>(sum ? sum : x, i, p.dim));
+        put(i, load4<VEC>(sum ? sum : x, i, p.dim), load4<VEC>(p.w, i, p.dim));
 }
 
 template <int N_WARPS>
-static void rmsnorm_launch(const struct rmsnorm_params *p, cudaStream_t s)
+static void rmsnorm_launch(const struct rmsnorm_params *p, cudaStream_t s, bool early)
 {
     bool vec = rows_are_vec4(p->x, p->dim) && rows_are_vec4(p->out, p->dim) &&
                rows_are_vec4(p->w, p->dim) && rows_are_vec4(p->sum, p->dim);
 
     if (vec)
-        LAUNCH((rmsnorm_kernel<N_WARPS, true>), p->n_rows, N_WARPS * WARP, 0, s, *p);
+        LAUNCH_EARLY((rmsnorm_kernel<N_WARPS, true>), p->n_rows, N_WARPS * WARP, 0, s, early, *p);
     else
-        LAUNCH((rmsnorm_kernel<N_WARPS, false>), p->n_rows, N_WARPS * WARP, 0, s, *p);
+        LAUNCH_EARLY((rmsnorm_kernel<N_WARPS, false>), p->n_rows, N_WARPS * WARP, 0, s, early, *p);
 }
 
 /* Norms of other kinds than Llama's: a warp per vector, whose lanes have elements lane, lane +
@@ -114,6 +119,8 @@ static __global__ void __launch_bounds__(WARP) norm_kernel(struct rmsnorm_params
     float *out = p.out + row * p.out_stride + (size_t)part * p.dim;
     float mean = 0, squares = 0;
 
+    let_next_begin();
+    wait_for_inputs();
     if (p.center) {
         for (uint32_t i = threadIdx.x; i < p.dim; i += WARP)
             mean += x[i];
@@ -137,29 +144,30 @@ static __global__ void __launch_bounds__(WARP) norm_kernel(struct rmsnorm_params
     }
 }
 
-static void norm_launch(struct rmsnorm_params p, cudaStream_t s)
+static void norm_launch(struct rmsnorm_params p, cudaStream_t s, bool early)
 {
     ASSERT(!p.sum && !(p.rounded.data && (p.accumulate || p.n_parts)));
     p.n_parts = p.n_parts ? p.n_parts : 1;
     p.x_stride = p.x_stride ? p.x_stride : (size_t)p.n_parts * p.dim;
     p.out_stride = p.out_stride ? p.out_stride : (size_t)p.n_parts * p.dim;
-    LAUNCH(norm_kernel, p.n_rows * p.n_parts, WARP, 0, s, p);
+    LAUNCH_EARLY(norm_kernel, p.n_rows * p.n_parts, WARP, 0, s, early, p);
 }
 
 enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct rmsnorm_params *p)
 {
     struct cuda_context *c = cuda_context_of(d);
     cudaStream_t s = cuda_stream_of(c, stream);
+    bool early = c->major >= 9;
 
     if (p->n_rows == 0)
         return OK;
     if (p->n_parts || p->x_stride || p->out_stride || p->center || p->accumulate || p->bias)
-        norm_launch(*p, s);
+        norm_launch(*p, s, early);
     else if (p->dim <= WARP * 4 * KEPT)
-        rmsnorm_launch<1>(p, s);
+        rmsnorm_launch<1>(p, s, early);
     else if (p->dim <= 4 * WARP * 4 * KEPT)
-        rmsnorm_launch<4>(p, s);
+        rmsnorm_launch<4>(p, s, early);
     else
-        rmsnorm_launch<16>(p, s);
+        rmsnorm_launch<16>(p, s, early);
     return cuda_launched(c, "rmsnorm");
 }

@@ -207,6 +207,7 @@ static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(struct rope_kv_
                                                   distinct banks */
     uint32_t n_heads = p.pool.n_kv_heads, b = blockIdx.x;
 
+    wait_for_inputs();
     if (b < g.n_q) {
         uint32_t item = b * THREADS + threadIdx.x;
 
@@ -271,6 +272,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     uint32_t n_heads = p.pool.n_kv_heads;
 
+    wait_for_inputs();
     if (blockIdx.x < n_q) {
         uint32_t item = blockIdx.x * THREADS + threadIdx.x;
 
@@ -292,7 +294,7 @@ static bool is_vec(const struct rope_kv_params *p)
 }
 
 template <enum dtype TYPE>
-static void rope_launch(const struct rope_kv_params *p, cudaStream_t s)
+static void rope_launch(const struct rope_kv_params *p, cudaStream_t s, bool early)
 {
     uint32_t dims = TYPE == DTYPE_BF16 ? 2 : 1, dim = p->pool.head_dim;
     uint64_t n_items = (uint64_t)p->n_rows * ceil_div(p->n_heads, Q_HEADS) *
@@ -310,13 +312,13 @@ static void rope_launch(const struct rope_kv_params *p, cudaStream_t s)
     uint32_t n_blocks = g.n_q + g.n_k + (uint32_t)n_tiles * g.v_chunks;
 
     if (is_vec(p))
-        LAUNCH((rope_kv_kernel<TYPE, true>), n_blocks, THREADS, 0, s, *p, g);
+        LAUNCH_EARLY((rope_kv_kernel<TYPE, true>), n_blocks, THREADS, 0, s, early, *p, g);
     else
-        LAUNCH((rope_kv_kernel<TYPE, false>), n_blocks, THREADS, 0, s, *p, g);
+        LAUNCH_EARLY((rope_kv_kernel<TYPE, false>), n_blocks, THREADS, 0, s, early, *p, g);
 }
 
 template <enum dtype TYPE>
-static void rope_scaled_launch(const struct rope_kv_params *p, cudaStream_t s)
+static void rope_scaled_launch(const struct rope_kv_params *p, cudaStream_t s, bool early)
 {
     uint64_t n_items = (uint64_t)p->n_rows * ceil_div(p->n_heads, Q_HEADS) *
                        ceil_div(p->rot_dim / 2, 4);
@@ -327,10 +329,10 @@ static void rope_scaled_launch(const struct rope_kv_params *p, cudaStream_t s)
     uint32_t n_blocks = n_q + ceil_div((uint32_t)n_stored, N_WARPS);
 
     if (is_vec(p))
-        LAUNCH((rope_scaled_kernel<TYPE, true>), n_blocks, THREADS, 0, s, *p, n_q,
+        LAUNCH_EARLY((rope_scaled_kernel<TYPE, true>), n_blocks, THREADS, 0, s, early, *p, n_q,
                (uint32_t)n_items);
     else
-        LAUNCH((rope_scaled_kernel<TYPE, false>), n_blocks, THREADS, 0, s, *p, n_q,
+        LAUNCH_EARLY((rope_scaled_kernel<TYPE, false>), n_blocks, THREADS, 0, s, early, *p, n_q,
                (uint32_t)n_items);
 }
 
@@ -338,6 +340,7 @@ enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct r
 {
     struct cuda_context *c = cuda_context_of(d);
     cudaStream_t s = cuda_stream_of(c, stream);
+    bool early = c->major >= 9;
 
     if (p->n_rows == 0)
         return OK;
@@ -346,19 +349,19 @@ enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct r
         return ERR_UNSUPPORTED;
     switch (p->pool.layout.dtype) {
     case DTYPE_F32:
-        rope_launch<DTYPE_F32>(p, s);
+        rope_launch<DTYPE_F32>(p, s, early);
         break;
     case DTYPE_F16:
-        rope_launch<DTYPE_F16>(p, s);
+        rope_launch<DTYPE_F16>(p, s, early);
         break;
     case DTYPE_BF16:
-        rope_launch<DTYPE_BF16>(p, s);
+        rope_launch<DTYPE_BF16>(p, s, early);
         break;
     case DTYPE_I8:
-        rope_scaled_launch<DTYPE_I8>(p, s);
+        rope_scaled_launch<DTYPE_I8>(p, s, early);
         break;
     case DTYPE_F8:
-        rope_scaled_launch<DTYPE_F8>(p, s);
+        rope_scaled_launch<DTYPE_F8>(p, s, early);
         break;
     default:
         ASSERT(!"a KV dtype");

@@ -22,6 +22,12 @@ GOOD = """.version 9.0
     ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd2];
     st.global.f32 [%rd3], %f1;
 }
+.visible .entry _Z13narrow_kernelIL5dtype4ELi32EEv7product(
+) {
+    cp.async.cg.shared.global [%r1], [%rd2], 16, %r2;
+    griddepcontrol.wait;
+    ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd1];
+}
 .visible .entry _Z11tile_kernelIL5dtype4ELi32EEv7product(
 ) {
     cp.async.cg.shared.global [%r1], [%rd1], 16, %r2;
@@ -84,7 +90,7 @@ $L__BB0_2:
 
 def good_ptx_passes() -> None:
     assert cuda_ptx.check(GOOD) == []
-    assert len(cuda_ptx.entries(GOOD)) == 2
+    assert len(cuda_ptx.entries(GOOD)) == 3
     assert cuda_ptx.check(WGMMA) == []
     assert cuda_ptx.check(ATTENTION) == []
 
@@ -92,14 +98,16 @@ def good_ptx_passes() -> None:
 def each_rule_finds_its_fault() -> None:
     wait = "griddepcontrol.wait;"
     for old, new, words in (
-            ("], 16,", "], 8,", "copies of"),
-            ("ld.global.v4.u32", "ld.global.u32", "activations are not"),
+            ("[%rd1], 16,", "[%rd1], 8,", "copies of"),
+            ("[%rd2], 16,", "[%rd2], 8,", "weights are not"),
+            ("ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd2]", "ld.global.u32 %r5, [%rd2]",
+             "activations are not"),
             ("no_allocate.v4.u32", "no_allocate.v2.u32", "weights are not"),
             (wait, "", "never waits"),
             (wait, "st.global.f32 [%rd3], %f1; " + wait, "before griddepcontrol"),
             (wait, "ld.global.v4.u32 {%r5,%r6,%r7,%r8}, [%rd2]; " + wait,
              "before griddepcontrol")):
-        found = cuda_ptx.check(GOOD.replace(old, new))
+        found = cuda_ptx.check(GOOD.replace(old, new, 1))
         assert len(found) == 1 and words in found[0], (old, new, found)
 
 

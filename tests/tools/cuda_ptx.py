@@ -7,9 +7,9 @@ nothing wrote, which neither a warning nor the emulation can show. Other rules a
 kernels, whose speed is that of their loads:
 
     tile_kernel    both operands come by cp.async of 16 bytes, and by no narrower one
-    narrow_kernel  activations and weights are loaded 16 bytes a lane; before griddepcontrol.wait
-                   nothing is stored, and no activations are loaded: the kernel may begin while the
-                   one before still writes them
+    narrow_kernel  activations and weights are loaded 16 bytes a lane, quantized weights by
+                   cp.async; before griddepcontrol.wait nothing is stored, and no activations are
+                   loaded: the kernel may begin while the one before still writes them
     wgmma_kernel   activations come by bulk copies alone; weights are loaded 16 bytes a lane
     attn_wgmma_kernel
                    K and V are loaded and stored to shared memory 16 bytes a lane; each place that
@@ -25,6 +25,7 @@ ENTRY = re.compile(r"\.entry\s+(\w+)\s*\(")
 TARGET = re.compile(r"^\.target\s+sm_(\d+)", re.M)
 COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\s+\[[^\]]+\],\s*\[[^\]]+\],\s*(\d+)")
 LOAD16, WEIGHT16 = "ld.global.v4.", "ld.global.nc.L1::no_allocate.v4."
+QUANTIZED = re.compile(r"narrow_kernelIL5dtype[3-7]E")  # mangled
 REGISTER = re.compile(r"%(?:rd|rs|r|fd|f|p|b|h|hh)\d+")
 # What stands before an operation: labels, braces, comments and line numbers; its guard.
 PREFIX = re.compile(r"(?:\s|\$?\w+:|\{|\}|//[^\n]*\n|\.(?:loc|pragma)\b[^\n]*\n)*")
@@ -80,8 +81,8 @@ def check_narrow(name: str, body: str, sm: int) -> list[str]:
     parts = body.split("griddepcontrol.wait", 1)
     if LOAD16 not in parts[-1]:
         errors.append(f"{name}: activations are not loaded 16 bytes a lane ({LOAD16})")
-    if WEIGHT16 not in body:
-        errors.append(f"{name}: weights are not loaded 16 bytes a lane ({WEIGHT16})")
+    if set(COPY.findall(body)) != {"16"} if QUANTIZED.search(name) else WEIGHT16 not in body:
+        errors.append(f"{name}: weights are not loaded 16 bytes a lane")
     if sm < 90:
         return errors
     if len(parts) < 2:

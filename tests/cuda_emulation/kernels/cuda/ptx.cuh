@@ -106,7 +106,15 @@ static inline void ldmatrix_x4(uint32_t r[4], const void *row, EMULATION_PLACE)
 
 static inline void cp_async16(void *shared, const void *global, bool valid, EMULATION_PLACE)
 {
+    emulation_reads_input("cp_async16");
+    emulation_bytes[EMULATION_COPIED] += valid ? 16 : 0;
     emulation_copy_async(shared, global, valid, EMULATION_HERE);
+}
+
+static inline void cp_async_weight16(void *shared, const void *global, EMULATION_PLACE)
+{
+    emulation_bytes[EMULATION_WEIGHT] += 16;
+    emulation_copy_async(shared, global, true, EMULATION_HERE);
 }
 
 static inline void cp_async_commit(void)
