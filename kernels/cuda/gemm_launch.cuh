@@ -84,9 +84,14 @@ static cudaError_t prepare_product(void)
         e = allow_shared(tile_kernel<W, GROUP, 2, 4, 2, 2>, small);
     if (e == cudaSuccess)
         e = allow_shared(tile_kernel<W, GROUP, 2, 4, 2, 2, true>, small);
-    if constexpr (GROUP != 0)
+    if constexpr (GROUP != 0) {
         if (e == cudaSuccess)
             e = allow_shared(tile_kernel<W, GROUP, MT, 4, WARPS_N, WARPS_T, false, true>, most);
+        if (e == cudaSuccess)
+            e = prefer_shared(narrow_kernel<W, GROUP, 1, 1>);
+        if (e == cudaSuccess)
+            e = prefer_shared(narrow_kernel<W, GROUP, 1, 1, true>);
+    }
     return e;
 }
 

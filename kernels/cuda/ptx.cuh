@@ -90,6 +90,14 @@ static inline cudaError_t allow_shared(Kernel kernel, size_t n_bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
+/* Ask for as much of a multiprocessor's memory as shared memory as there is, so that several blocks
+ * fit. The device may take it as a hint. */
+template <typename Kernel>
+static inline cudaError_t prefer_shared(Kernel kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+}
+
 /* Two floats, each rounded to nearest even, `lo` in the lower half. NaN stays NaN. */
 static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
 {

@@ -49,6 +49,12 @@ static inline cudaError_t allow_shared(Kernel kernel, size_t n_bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
+template <typename Kernel>
+static inline cudaError_t prefer_shared(Kernel kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+}
+
 /* mma.cc */
 uint32_t emulation_bf16_bits(float v);
 uint32_t emulation_f16_bits(float v);
