@@ -49,7 +49,7 @@ struct gguf_array {
     const uint32_t *places; /* of strings, for gguf_array_str() */
 };
 
-/* How the elements of a tensor are stored. */
+/* The code of a tensor's elements. */
 struct gguf_code {
     const char *name; /* as ggml calls it, such as "Q4_K" */
     uint32_t block_elements, block_bytes;

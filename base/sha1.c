@@ -15,7 +15,7 @@ void sha1_begin(struct sha1 *s)
     memcpy(s->h, start, sizeof start);
 }
 
-/* One of the 80 steps has f and k of its quarter. */
+/* Compute f plus k of one of the 80 steps; both depend on the step's quarter. */
 static uint32_t mix(unsigned step, uint32_t b, uint32_t c, uint32_t d)
 {
     if (step < 20)

@@ -85,7 +85,6 @@ static enum status open_memory(struct cache *c)
     bool is_separate = !device_is_host(self) || config->always_copy;
     uint64_t n_shared = is_separate ? 0 : config->n_host_blocks;
     struct tier_device_config device = {.group = config->group,
-                                        .near = c->near,
                                         .block_bytes = kv_block_bytes(&config->pool),
                                         .n_blocks = config->pool.n_blocks,
                                         .n_shared = (uint32_t)n_shared,

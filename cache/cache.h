@@ -78,7 +78,7 @@ enum cache_tier {
 };
 const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk", "remote" */
 
-/* Which nodes are read from disk when the cache is opened. */
+/* Nodes that are read from disk when the cache is opened. */
 enum cache_preload { CACHE_PRELOAD_NONE, CACHE_PRELOAD_REGISTERED, CACHE_PRELOAD_ALL };
 
 struct cache_disk_config {
@@ -91,7 +91,7 @@ struct cache_disk_config {
     bool threads_only;          /* no io_uring (tests) */
 };
 
-/* How KV is used that lies on another instance only. */
+/* Use of KV that only another instance has. */
 enum cache_query {
     CACHE_QUERY_AUTO,  /* as is expected to take less time */
     CACHE_QUERY_NEVER, /* read it */
@@ -221,6 +221,10 @@ bool cache_seq_prefetch(struct cache_seq *s);
  * sequence before this one is loading. The first sequence may evict any unused node; the others
  * stay within prefetch_share. False: no more can be read now, do not ask for later sequences. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
+/* Return the number of waiting sequences, in the order of service, for which the caller should call
+ * cache_seq_load() while n_running sequences run. In a pool, sequences far behind would hold loans
+ * of other instances, and room here, long before they run. */
+uint32_t cache_n_load_ahead(const struct cache *c, uint32_t n_running);
 /* Begin to look up once more what no tier here has, if the pool's answer is old: other instances
  * may have computed it since, or compute it now. Call it for a waiting sequence that is about to
  * run. It is loading then. */

@@ -16,6 +16,11 @@
  * doubles at most. */
 #define OLD_SHARE 0.25
 #define LOOKS_MAX 20
+/* Waiting sequences for which KV is read, or asked for: the work of a step must not grow with the
+ * queue. In a pool twice as many as run, and those that an idle instance may begin with. */
+#define LOAD_AHEAD_MAX 64u
+#define LOAD_AHEAD_MIN 4u
+#define LOAD_AHEAD_RUNNING 2u
 
 void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
 {
@@ -229,6 +234,13 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
     }
     s->asked_prefetch |= s->is_loading;
     return state != STORE_CANNOT_LOAD;
+}
+
+uint32_t cache_n_load_ahead(const struct cache *c, uint32_t n_running)
+{
+    if (!c->pool || n_running >= (LOAD_AHEAD_MAX - LOAD_AHEAD_MIN) / LOAD_AHEAD_RUNNING)
+        return LOAD_AHEAD_MAX;
+    return LOAD_AHEAD_MIN + LOAD_AHEAD_RUNNING * n_running;
 }
 
 /* The required age of an answer doubles each time, so that a sequence that waits for long seldom

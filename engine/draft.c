@@ -19,15 +19,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "engine/step_memory.h"
 #include "kernels/device.h"
 
 uint32_t draft_tokens_max(const struct engine *e)
 {
-    uint32_t n = e->config.speculative_tokens;
-
-    if (!device_is_host(e->device) && !e->config.batch_invariant)
-        return 0; /* a row's bits depend on the rows beside it */
-    return n < DRAFT_TOKENS_MAX ? n : DRAFT_TOKENS_MAX;
+    return step_memory_guesses(&e->config, e->device);
 }
 
 bool draft_is_stepwise(const struct sequence *q)

@@ -22,7 +22,7 @@
 
 #include "base/buf.h"
 
-/* How logits become scores. */
+/* The function that turns logits into scores. */
 enum label_activation { LABELS_PLAIN, LABELS_SIGMOID, LABELS_SOFTMAX };
 
 struct embedder_labels {

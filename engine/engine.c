@@ -15,6 +15,7 @@
 #include "engine/model/fingerprint.h"
 #include "engine/opening.h"
 #include "engine/settings.h"
+#include "engine/step_memory.h"
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
@@ -101,12 +102,8 @@ static enum status open_device(struct engine *e, struct buf *why)
     static const enum device_kind kinds[] = {DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF};
     uint32_t kind = 0;
     struct engine_config *c = &e->config;
-    uint32_t n_cpu = c->max_batched_tokens, n_gpu = c->max_batched_tokens;
-
-    if (c->max_batched_tokens == 0) {
-        n_cpu = DEFAULT_MAX_NUM_BATCHED_TOKENS;
-        n_gpu = DEFAULT_GPU_BATCHED_TOKENS;
-    }
+    uint32_t n_cpu = step_memory_batched_tokens(c, true);
+    uint32_t n_gpu = step_memory_batched_tokens(c, false);
     struct device_config d = {.cpu_variant = c->cpu_variant,
                               .n_threads = c->n_threads,
                               .numa = c->numa,
@@ -241,7 +238,7 @@ static struct cache_disk_config disk_shape(const struct engine *e)
         .threads_only = c->kv_disk_threads_only};
 }
 
-/* There is something for the engine thread. */
+/* Wake the engine thread, which has something to do. */
 static void wake_engine(void *arg)
 {
     ring_poke(&((struct engine *)arg)->submitted);

@@ -1,4 +1,4 @@
-/* How many requests of each class are inside, and whether prefills saturate the engine. */
+/* Counts of requests of each class inside, and the test whether prefills saturate the engine. */
 #include <math.h>
 
 #include "engine/engine_internal.h"

@@ -4,16 +4,8 @@
 #include "base/log.h"
 #include "engine/engine_internal.h"
 #include "engine/opening.h"
-#include "engine/settings.h"
+#include "engine/step_memory.h"
 #include "kernels/device.h"
-
-/* Free memory of a GPU that the KV pool leaves: the allocator rounds up, and the driver allocates
- * when kernels are launched for the first time. */
-#define GPU_SPARE_BYTES ((uint64_t)256 << 20)
-
-/* Least number of rows of logits in a step: with a small max_num_seqs the output layer would
- * compute the logprobs of prompts row by row. */
-#define LOGITS_ROWS_MIN 16u
 
 enum status engine_gpu_memory(struct device *d, uint64_t *n_free, uint64_t *n_total,
                               struct buf *why)
@@ -39,57 +31,42 @@ static uint64_t default_kv_bytes(uint64_t wanted)
     return wanted < quarter ? wanted : quarter;
 }
 
+static struct step_memory step_memory_of(const struct engine *e, uint32_t rank,
+                                         uint32_t max_model_len)
+{
+    struct step_memory m = {.config = &e->config,
+                            .model = &e->model,
+                            .share = &e->share,
+                            .weights = rank ? &e->rank_weights[rank] : &e->weights,
+                            .group = e->group,
+                            .max_model_len = max_model_len};
+
+    m.group.rank = rank;
+    return m;
+}
+
 uint32_t engine_logits_rows(const struct engine *e)
 {
-    const struct engine_config *c = &e->config;
-    uint32_t least = draft_tokens_max(e) + 1;
-
-    least = least > LOGITS_ROWS_MIN ? least : LOGITS_ROWS_MIN;
-    least = least < c->max_batched_tokens ? least : c->max_batched_tokens;
-    return c->max_num_seqs > least ? c->max_num_seqs : least;
+    return step_memory_logits_rows(&e->config, e->device);
 }
 
 struct forward_config engine_forward_shape(struct engine *e, uint32_t max_model_len)
 {
     static const struct query_calls queries = {cache_seq_query_rows, cache_seq_query,
                                                cache_seq_answer};
-    const struct engine_config *c = &e->config;
-    uint64_t n_blocks =
-        (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
+    struct step_memory m = step_memory_of(e, 0, max_model_len);
+    struct forward_config fwd = step_memory_forward(&m);
 
-    return (struct forward_config){.group = e->group,
-                                   .model = &e->share,
-                                   .weights = &e->weights,
-                                   .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = engine_logits_rows(e),
-                                   .n_pos = max_model_len,
-                                   .n_seqs_max = c->max_num_seqs,
-                                   .adapter_rank = c->max_adapters ? c->max_adapter_rank : 0,
-                                   .n_blocks_max =
-                                       n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
-                                   .graph_bytes = e->graph_bytes,
-                                   .device_logits = device_ops(e->device)->sample != NULL,
-                                   .queries = e->attend ? &queries : NULL};
+    fwd.graph_bytes = e->graph_bytes;
+    fwd.queries = e->attend ? &queries : NULL;
+    return fwd;
 }
 
 struct device_sampler_config engine_sampler_shape(struct engine *e, uint32_t max_model_len)
 {
-    return (struct device_sampler_config){.device = e->device,
-                                          .n_vocab = e->model.n_vocab,
-                                          .n_rows_max = engine_logits_rows(e),
-                                          .n_known_max = max_model_len};
-}
+    struct step_memory m = step_memory_of(e, 0, max_model_len);
 
-/* Bytes that a step takes on a rank's device. Only the first one samples. */
-static uint64_t step_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len)
-{
-    struct forward_config fwd = engine_forward_shape(e, max_model_len);
-    struct device_sampler_config ds = engine_sampler_shape(e, max_model_len);
-
-    fwd.group.rank = rank;
-    if (rank > 0)
-        fwd.weights = &e->rank_weights[rank];
-    return forward_device_bytes(&fwd) + (rank > 0 ? 0 : device_sampler_device_bytes(&ds));
+    return step_memory_sampler(&m);
 }
 
 /* Bytes that the exchange of KV with other instances on this machine takes (cache.c). */
@@ -102,13 +79,12 @@ static uint64_t sharing_bytes(const struct engine *e, uint64_t block)
 
 void engine_reserve_graphs(struct engine *e)
 {
-    if (e->config.enforce_eager || device_is_host(e->device) || e->group.n > 1)
-        return;
-    step_graphs_measure(e->device, &e->graph_cost);
-    e->graph_bytes = step_graphs_reserve(&e->graph_cost, forward_kernels_max(&e->model));
-    e->info.graph_bytes = e->graph_bytes;
-    log_event(LOG_INFO, "GPU memory is reserved for recorded steps", "bytes=%llu recordings=%d",
-              (unsigned long long)e->graph_bytes, STEP_GRAPHS_MAX);
+    struct step_memory m = step_memory_of(e, 0, e->config.max_model_len);
+
+    e->graph_bytes = e->info.graph_bytes = step_memory_reserve(&m, &e->graph_cost);
+    if (e->graph_bytes > 0)
+        log_event(LOG_INFO, "GPU memory is reserved for recorded steps", "bytes=%llu recordings=%d",
+                  (unsigned long long)e->graph_bytes, STEP_GRAPHS_MAX);
 }
 
 /* Bytes that recorded steps will take. The driver may have kept some when those of the measurement
@@ -126,28 +102,25 @@ static uint64_t graph_bytes_to_come(const struct engine *e)
 static enum status rank_kv_bytes(struct engine *e, uint32_t rank, uint32_t max_model_len,
                                  uint64_t block, uint64_t *out, struct buf *why)
 {
-    uint64_t step =
-        step_bytes(e, rank, max_model_len) + graph_bytes_to_come(e) + sharing_bytes(e, block);
-    uint64_t n_free = 0, n_total = 0;
+    struct step_memory m = step_memory_of(e, rank, max_model_len);
+    struct kv_room room = {.step_bytes = step_memory_bytes(&m) + graph_bytes_to_come(e) +
+                                         sharing_bytes(e, block),
+                           .utilization = e->config.gpu_memory_utilization};
     uint64_t at_open = e->gpu_bytes_free_at_open[rank];
-    double share = e->config.gpu_memory_utilization;
-    enum status s = engine_gpu_memory(e->group.devices[rank], &n_free, &n_total, why);
+    enum status s = engine_gpu_memory(e->group.devices[rank], &room.n_free, &room.n_total, why);
 
     if (s != OK)
         return s;
-    uint64_t taken = at_open - n_free + step;
-    uint64_t may_take = (uint64_t)(share * (double)n_total);
-    if (n_free > at_open) /* another process gave memory back meanwhile */
-        taken = e->weights.n_bytes + e->info.draft_weight_bytes + e->info.draft_kv_bytes + step;
-    *out = may_take > taken ? may_take - taken : 0;
-    uint64_t spare = step + GPU_SPARE_BYTES;
-    if (*out > (n_free > spare ? n_free - spare : 0))
-        *out = n_free > spare ? n_free - spare : 0;
+    room.taken_bytes = at_open - room.n_free;
+    if (room.n_free > at_open) /* another process gave memory back meanwhile */
+        room.taken_bytes = e->weights.n_bytes + e->info.draft_weight_bytes + e->info.draft_kv_bytes;
+    *out = kv_room_bytes(&room);
     if (*out == 0)
         return buf_why(why, ERR_NOMEM,
                        "the GPU has no room for a KV pool: weights and buffers "
                        "take %.2f GB, %.2f of %.2f GB are free, {gpu_memory_utilization} is %g",
-                       (double)taken * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9, share);
+                       (double)(room.taken_bytes + room.step_bytes) * 1e-9,
+                       (double)room.n_free * 1e-9, (double)room.n_total * 1e-9, room.utilization);
     return OK;
 }
 

@@ -9,8 +9,8 @@
 #include "base/json.h"
 #include "engine/model/family.h"
 #include "engine/opening.h"
-#include "engine/run/forward.h"
 #include "engine/settings.h"
+#include "engine/step_memory.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/device.h"
@@ -187,27 +187,6 @@ static void read_memory(struct inspection *i, struct device *device)
     }
 }
 
-static uint64_t step_bytes(const struct inspect_config *c, const struct inspection *i,
-                           struct device *device)
-{
-    uint32_t n_pos = i->contexts[i->n_contexts - 1], n_rows = c->max_batched_tokens;
-
-    if (i->model.family->is_encoder)
-        return 0; /* the activations of a few texts */
-    if (n_rows == 0)
-        n_rows =
-            device_is_host(device) ? DEFAULT_MAX_NUM_BATCHED_TOKENS : DEFAULT_GPU_BATCHED_TOKENS;
-    struct forward_config f = {.group = device_group_of(device),
-                               .model = &i->model,
-                               .n_rows_max = n_rows,
-                               .n_out_max = c->max_num_seqs,
-                               .n_pos = n_pos,
-                               .n_seqs_max = c->max_num_seqs,
-                               .n_blocks_max = n_pos / KV_BLOCK_TOKENS + c->max_num_seqs};
-
-    return forward_device_bytes(&f);
-}
-
 static const char *type_name(enum dtype t)
 {
     static const char *const names[] = {
@@ -228,33 +207,82 @@ static uint32_t kv_token_bytes(const struct model_config *m, enum dtype kv)
     return (uint32_t)(kv_block_bytes(&pool) / KV_BLOCK_TOKENS);
 }
 
-/* The types of KV that the device can read, that of "auto" first. */
-static void list_kv(struct inspection *i, struct device *device, enum dtype if_auto)
+/* The types of KV that the device can read, the chosen one first. */
+static void list_kv(struct inspection *i, struct device *device, enum dtype chosen)
 {
     static const enum dtype others[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I8, DTYPE_F8};
 
-    i->kv[i->n_kv++] = (struct inspect_kv){type_name(if_auto), kv_token_bytes(&i->model, if_auto)};
+    i->kv[i->n_kv++] = (struct inspect_kv){type_name(chosen), kv_token_bytes(&i->model, chosen)};
     for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-        if (others[k] != if_auto && device_ops(device)->kv_dtypes >> others[k] & 1)
+        if (others[k] != chosen && device_ops(device)->kv_dtypes >> others[k] & 1)
             i->kv[i->n_kv++] =
                 (struct inspect_kv){type_name(others[k]), kv_token_bytes(&i->model, others[k])};
 }
 
-static void fill_memory(struct inspection *i, struct inspect_memory *m, enum dtype kv)
+/* What steps take beside weights and KV. */
+struct buffers {
+    uint64_t step_bytes, graph_bytes; /* graph_bytes: on a GPU, reserved for recorded steps */
+    struct step_graphs_cost graph_cost;
+    double utilization; /* 0: the device is the host */
+    enum dtype kv;      /* of the pool */
+    bool kv_is_auto;    /* it is the type of the weights */
+};
+
+/* Size the buffers as a start does: of one device, with the options that size steps. */
+static void size_buffers(struct buffers *b, const struct inspection *i,
+                         const struct engine_config *options, struct device *device)
+{
+    struct engine_config c = *options;
+    struct step_memory m = {.config = &c,
+                            .model = &i->model,
+                            .share = &i->model,
+                            .group = device_group_of(device),
+                            .max_model_len = i->model.max_pos};
+
+    b->utilization = device_is_host(device) ? 0 : c.gpu_memory_utilization;
+    if (i->model.family->is_encoder)
+        return; /* the activations of a few texts */
+    c.max_batched_tokens = step_memory_batched_tokens(&c, device_is_host(device));
+    if (c.max_model_len > 0 && c.max_model_len < m.max_model_len)
+        m.max_model_len = c.max_model_len;
+    b->graph_bytes = step_memory_reserve(&m, &b->graph_cost);
+    b->step_bytes = step_memory_bytes(&m);
+}
+
+/* Bytes for KV beside weights and buffers. */
+static uint64_t kv_bytes(const struct inspection *i, const struct inspect_memory *m,
+                         const struct buffers *b)
+{
+    uint64_t n_kept = b->graph_cost.n_kept, taken = m->weight_bytes + n_kept;
+    struct kv_room room = {.n_total = i->n_total_bytes,
+                           .n_free = i->n_free_bytes > taken ? i->n_free_bytes - taken : 0,
+                           .taken_bytes = taken,
+                           .step_bytes = m->buffer_bytes - n_kept,
+                           .utilization = b->utilization};
+
+    if (b->utilization > 0)
+        return kv_room_bytes(&room);
+    return room.n_free > room.step_bytes ? room.n_free - room.step_bytes : 0;
+}
+
+static void fill_memory(struct inspection *i, struct inspect_memory *m, const struct buffers *b,
+                        enum dtype kv)
 {
     uint64_t taken = m->weight_bytes + m->buffer_bytes;
 
     m->kv_token_bytes = i->is_embedding ? 0 : kv_token_bytes(&i->model, kv);
-    for (uint32_t k = 0; k < i->n_contexts; k++)
-        m->total_bytes[k] = taken + (uint64_t)m->kv_token_bytes * BLOCK_ROUND(i->contexts[k]);
-    if (i->n_free_bytes > taken && m->kv_token_bytes)
-        m->n_tokens_fit =
-            (i->n_free_bytes - taken) / m->kv_token_bytes / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+    if (m->kv_token_bytes)
+        m->n_tokens_fit = kv_bytes(i, m, b) / m->kv_token_bytes / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+    for (uint32_t k = 0; k < i->n_contexts; k++) {
+        uint64_t n = BLOCK_ROUND(i->contexts[k]);
+        m->total_bytes[k] = taken + m->kv_token_bytes * n;
+        m->fits[k] = m->kv_token_bytes ? n <= m->n_tokens_fit : taken <= i->n_free_bytes;
+    }
 }
 
 /* Measure the weights once for each quantization. The first measurement is that of the checkpoint
  * as stored, and its faults are reasons. */
-static enum status measure(struct inspection *i, struct weights_config *w, uint64_t buffer_bytes,
+static enum status measure(struct inspection *i, struct weights_config *w, const struct buffers *b,
                            struct buf *why)
 {
     static const char *const names[INSPECT_N_MEMORIES] = {"auto", "none", "int8", "int4"};
@@ -273,8 +301,8 @@ static enum status measure(struct inspection *i, struct weights_config *w, uint6
         m->quantization = shown[k];
         m->type = type_name(one.product);
         m->weight_bytes = one.n_bytes + one.n_mapped_bytes;
-        m->buffer_bytes = buffer_bytes;
-        fill_memory(i, m, w->dtype);
+        m->buffer_bytes = b->step_bytes + b->graph_bytes;
+        fill_memory(i, m, b, b->kv_is_auto ? w->dtype : b->kv);
         if (k == 0)
             i->weights = one;
     }
@@ -296,12 +324,16 @@ static void choose_contexts(struct inspection *i)
     i->contexts[i->n_contexts++] = i->model.max_pos;
 }
 
-static enum status open_device(struct device **out, const struct inspect_config *c,
+/* A host needs no memory for rows; a GPU takes as much as for a start. */
+static enum status open_device(struct device **out, const struct engine_config *c,
                                const struct weights_config *w, struct buf *why)
 {
     static const enum device_kind kinds[] = {DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF};
-    struct device_config d = {.n_threads = 1, .max_rows = 1};
-    uint32_t kind = 0;
+    uint32_t kind = 0, n_rows = step_memory_batched_tokens(c, false);
+    struct device_config d = {.n_threads = 1,
+                              .max_rows = 1,
+                              .max_rows_gpu = n_rows > c->max_num_seqs ? n_rows : c->max_num_seqs,
+                              .batch_invariant = c->batch_invariant};
     enum status s = opening_choose("{device}", DEVICE_NAMES, c->device, &kind, why);
 
     opening_fit_device(&d, w);
@@ -309,10 +341,27 @@ static enum status open_device(struct device **out, const struct inspect_config 
     return s == OK ? device_open(out, &d, why) : s;
 }
 
+/* The type of KV that the options choose. A type that the device does not take is a reason. */
+static void choose_kv(struct inspection *i, struct buffers *b, const char *name, enum dtype auto_is,
+                      const struct device *device)
+{
+    struct buf words;
+
+    buf_init(&words, BUF_WHY_MAX);
+    b->kv_is_auto = strcmp(name, "auto") == 0;
+    if (opening_kv_dtype("{kv_cache_dtype}", name, auto_is, device, &b->kv, &words) != OK) {
+        add_reason(i, buf_str(&words));
+        b->kv = auto_is;
+        b->kv_is_auto = true;
+    }
+    buf_fini(&words);
+}
+
 /* Weigh a model, whose config and files are valid. */
-static enum status weigh(struct inspection *i, const struct inspect_config *c, struct buf *why)
+static enum status weigh(struct inspection *i, const struct engine_config *c, struct buf *why)
 {
     struct opening o = {.load_format = "auto", .dtype = "auto", .quantization = "auto"};
+    struct buffers b = {.step_bytes = 0};
     struct weights_config w;
     struct device *device = NULL;
     struct buf inner;
@@ -332,10 +381,12 @@ static enum status weigh(struct inspection *i, const struct inspect_config *c, s
         w.device = device;
         i->device = device_is_host(device) ? "this machine" : "the GPU";
         read_memory(i, device);
+        choose_kv(i, &b, c->kv_dtype, w.dtype, device);
         if (!i->is_embedding)
-            list_kv(i, device, w.dtype);
+            list_kv(i, device, b.kv);
+        size_buffers(&b, i, c, device);
         buf_reset(&inner);
-        enum status measured = measure(i, &w, step_bytes(c, i, device), &inner);
+        enum status measured = measure(i, &w, &b, &inner);
         if (measured == ERR_NOMEM)
             s = buf_why(why, measured, "%s", buf_str(&inner));
         else if (measured != OK)
@@ -377,7 +428,7 @@ enum status inspect_model(struct inspection *out, const struct inspect_config *c
     }
     buf_fini(&inner);
     read_tokenizer(out);
-    return out->is_readable && out->file ? weigh(out, c, why) : OK;
+    return out->is_readable && out->file ? weigh(out, c->engine, why) : OK;
 }
 
 void inspect_fini(struct inspection *i)

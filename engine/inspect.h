@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/model/weights_measure.h"
 
@@ -21,7 +22,7 @@
 #define INSPECT_N_MEMORIES 4
 #define INSPECT_N_KV_MAX 6
 
-/* KV of a token with each --kv-cache-dtype of the device; the first is that of "auto". */
+/* KV of a token with each --kv-cache-dtype of the device; the first is the chosen one. */
 struct inspect_kv {
     const char *type;
     uint32_t token_bytes;
@@ -32,10 +33,12 @@ struct inspect_memory {
     const char *quantization;                     /* as stored, bf16, int8, int4 */
     const char *type;                             /* in which the layers' products are kept */
     uint64_t weight_bytes;                        /* those in the mapped file among them */
-    uint64_t buffer_bytes;                        /* of a step with the default settings */
-    uint32_t kv_token_bytes;                      /* of type "auto" */
+    uint64_t buffer_bytes;                        /* of steps; on a GPU recorded ones, too */
+    uint32_t kv_token_bytes;                      /* of the type that the options choose */
     uint64_t total_bytes[INSPECT_N_CONTEXTS_MAX]; /* with the KV of so many tokens */
-    uint64_t n_tokens_fit; /* whose KV fits beside weights and buffers; 0: not even those fit */
+    bool fits[INSPECT_N_CONTEXTS_MAX];
+    uint64_t n_tokens_fit; /* whose KV fits beside weights and buffers, on a GPU those of the KV
+                              pool that a start makes; 0: not even weights and buffers fit */
 };
 
 struct inspection {
@@ -72,10 +75,11 @@ struct inspection {
 };
 
 struct inspect_config {
-    const char *name;   /* as hub_resolve() takes it, for the report */
-    const char *path;   /* what model_config_load() takes */
-    const char *device; /* as engine_config */
-    uint32_t max_num_seqs, max_batched_tokens;
+    const char *name; /* as hub_resolve() takes it, for the report */
+    const char *path; /* what model_config_load() takes */
+    /* The options of a start: those of the device, of steps and of KV count. The report is about
+     * one GPU without draft model and pool, and its memory without kv_bytes. */
+    const struct engine_config *engine;
 };
 
 /* Call inspect_fini() in any case. */

@@ -133,7 +133,7 @@ static void put_memories(struct writer *w, const struct inspection *i)
         put(w, "%10s", size_text(m->buffer_bytes, text));
         for (uint32_t c = 0; c < i->n_contexts; c++) {
             size_text(m->total_bytes[c], text);
-            put(w, "%9s%s", text, m->total_bytes[c] > i->n_free_bytes ? "!" : " ");
+            put(w, "%9s%s", text, m->fits[c] ? " " : "!");
         }
         if (m->n_tokens_fit)
             put(w, "%14" PRIu64 "\n", m->n_tokens_fit);
@@ -221,7 +221,7 @@ static void put_json_memory(struct writer *w, const struct inspection *i,
         m->weight_bytes, m->buffer_bytes, m->kv_token_bytes, m->n_tokens_fit);
     for (uint32_t k = 0; k < i->n_contexts; k++)
         put(w, "%s{\"tokens\":%u,\"bytes\":%" PRIu64 ",\"fits\":%s}", k ? "," : "", i->contexts[k],
-            m->total_bytes[k], m->total_bytes[k] <= i->n_free_bytes ? "true" : "false");
+            m->total_bytes[k], m->fits[k] ? "true" : "false");
     put(w, "]}");
 }
 

@@ -7,7 +7,6 @@
 
 /* Waiting sequences for which KV is fetched in a step: its work must not grow with the queue. */
 #define N_FETCHED_FOR_MAX 64
-#define N_LOADED_FOR_MAX 64
 /* Waiting sequences whose expected time is updated in a step, and slots that are scanned for
  * them. */
 #define N_REFRESHED 4
@@ -185,9 +184,10 @@ static bool view_is_loading(void *arg, uint32_t slot)
 static void load_ahead(struct lineup *l)
 {
     uint32_t slot = ORDER_NONE, n = 0;
+    uint32_t n_max = cache_n_load_ahead(l->cache, scheduler_n_running(l->scheduler));
     bool is_first = true;
 
-    while (n++ < N_LOADED_FOR_MAX && scheduler_next_waiting(l->scheduler, &slot)) {
+    while (n++ < n_max && scheduler_next_waiting(l->scheduler, &slot)) {
         struct cache_seq *kv = l->seqs[slot].kv;
 
         if (cache_seq_is_loading(kv))

@@ -47,8 +47,8 @@ struct device_backend {
     enum status (*graph_launch)(void *state, const struct device_graph *g);
     void (*graph_destroy)(void *state, struct device_graph *g);
     void (*tune)(void *state, bool on); /* NULL: the backend has nothing to tune */
-    enum status (*copy)(void *state, struct stream *s, void *dst, const void *src,
-                        size_t n_bytes); /* asynchronous */
+    enum status (*copies)(void *state, struct stream *s, void *const *to, const void *const *from,
+                          uint32_t n, size_t n_bytes); /* asynchronous */
     /* NULL: the backend has no shared memory; nor the ones below. */
     enum status (*crc32c)(void *state, struct stream *s, const void *const *pieces, uint32_t n,
                           size_t n_bytes, uint32_t *sums); /* asynchronous */

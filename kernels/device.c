@@ -371,11 +371,17 @@ enum status device_download_async(struct device *d, struct stream *s, void *dst,
                       : copy_on_host(dst, src, n_bytes);
 }
 
-enum status device_copy_async(struct device *d, struct stream *s, void *dst, const void *src,
-                              size_t n_bytes)
+enum status device_copies_async(struct device *d, struct stream *s, void *const *to,
+                                const void *const *from, uint32_t n, size_t n_bytes)
 {
-    return d->backend ? d->backend->copy(d->state, s, dst, src, n_bytes)
-                      : copy_on_host(dst, src, n_bytes);
+    enum status status = OK;
+
+    ASSERT(n <= DEVICE_COPIES_MAX);
+    if (d->backend)
+        return d->backend->copies(d->state, s, to, from, n, n_bytes);
+    for (uint32_t i = 0; status == OK && i < n; i++)
+        status = copy_on_host(to[i], from[i], n_bytes);
+    return status;
 }
 
 enum status device_crc32c_async(struct device *d, struct stream *s, const void *const *pieces,

@@ -123,7 +123,7 @@ NODISCARD enum status device_memory(struct device *d, size_t *n_free, size_t *n_
 void *device_alloc(struct device *d, size_t n_bytes);
 void device_free(struct device *d, void *p); /* NULL is fine */
 
-/* Which threads read memory, so that it lies near them. */
+/* The threads that will read memory, which is placed near them. */
 enum device_place {
     DEVICE_SPLIT,      /* each thread its equal part, in order: weights */
     DEVICE_INTERLEAVED /* each thread all of it: KV */
@@ -152,9 +152,13 @@ NODISCARD enum status device_upload_async(struct device *d, struct stream *s, vo
                                           const void *src, size_t n_bytes);
 NODISCARD enum status device_download_async(struct device *d, struct stream *s, void *dst,
                                             const void *src, size_t n_bytes);
-/* Enqueue a copy within the memory of devices: the device's own, or of device_map(). */
-NODISCARD enum status device_copy_async(struct device *d, struct stream *s, void *dst,
-                                        const void *src, size_t n_bytes);
+/* Enqueue n copies of n_bytes each, from[i] to to[i], by one call of the driver where it has one.
+ * Both sides are pinned memory or memory of the device: its own, or of device_map(). The copies have
+ * no order among themselves. After an error some of them may be under way. A host device copies at
+ * once. */
+#define DEVICE_COPIES_MAX 256u
+NODISCARD enum status device_copies_async(struct device *d, struct stream *s, void *const *to,
+                                          const void *const *from, uint32_t n, size_t n_bytes);
 /* Enqueue the CRC32C (hash_crc32c(0, ...)) of n pieces of n_bytes of device memory each, a multiple
  * of 4 up to DEVICE_SUM_BYTES_MAX; sums [n] are device memory, too. ERR_UNSUPPORTED on a host
  * device. */

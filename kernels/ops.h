@@ -35,8 +35,6 @@ struct ops {
     enum status (*attention_tiles)(struct device *, struct stream *,
                                    const struct attention_params *);
     enum status (*merge_tiles)(struct device *, struct stream *, const struct merge_tiles_params *);
-    enum status (*kv_gather)(struct device *, struct stream *, const struct kv_copy_params *);
-    enum status (*kv_scatter)(struct device *, struct stream *, const struct kv_copy_params *);
     /* NULL: no collective, so the device works in groups of one only. Each device of a group calls
      * it with its own x. */
     enum status (*all_reduce)(struct device *, struct stream *, const struct all_reduce_params *);

@@ -27,7 +27,7 @@
  * SmolLM2-135M grows by 2.9 %, with groups of 128, 64 and 32 by 0.8, 0.17 and 0.10 %. */
 #define QUANT_GROUP_MAX 64
 
-/* How a weight lies in memory; pack.h describes both layouts. Each device wants one of them. */
+/* Layout of a weight in memory; pack.h describes both layouts. Each device wants one of them. */
 enum weight_layout {
     WEIGHT_PANELS = 0, /* panels of PANEL_COLS outputs, for the CPU kernels */
     WEIGHT_ROWS        /* row-major: embedding tables, and all weights of a GPU */
@@ -217,16 +217,6 @@ struct rope_kv_params {
     struct kv_pool pool;
 };
 
-/* Copy blocks of all layers to one buffer, in the order of `blocks` (kv_gather), or back
- * (kv_scatter). */
-struct kv_copy_params {
-    uint32_t n_blocks;
-    const uint32_t *blocks; /* [n_blocks] */
-    struct kv_pool pool;
-    void *flat; /* [n_blocks][kv_block_bytes()], aligned to 16; on a GPU device memory
-                   or pinned host memory */
-};
-
 /* One segment of one sequence, as attention sees it. Token i of the segment lies in
  * blocks[block0 + i / KV_BLOCK_TOKENS] at offset i % KV_BLOCK_TOKENS. */
 struct attn_segment {
@@ -377,14 +367,15 @@ struct sample_bias {
     float bias;
 };
 
-/* What the range of a row's mask holds. Pairs are (index, word), by ascending index. */
+/* Content of a row's range of mask words. Pairs are (index, word), by ascending index. */
 enum sample_mask {
     SAMPLE_MASK_ALL,     /* all ceil(V / 32) words */
     SAMPLE_MASK_FORBIDS, /* pairs of the words that forbid an id */
     SAMPLE_MASK_ALLOWS   /* pairs of the words that allow an id */
 };
 
-/* How one row's token is chosen; meaning and order of the fields are engine/run/sampler.h's. */
+/* Parameters by which a row's token is chosen; the fields have meaning and order of
+ * engine/run/sampler.h. */
 struct sample_row {
     uint64_t seed;
     uint32_t n;        /* the draw's number: index of the token in the output */

@@ -152,7 +152,6 @@ static void set_scheduling(struct engine_config *e, const struct config *c)
     e->kv_reserve_blocks = (uint32_t)c->kv_reserve_blocks;
     e->swap = c->kv_swap;
     e->profile_cost = c->profile_cost;
-    e->cost_dir = find_cost_dir(c);
 }
 
 static const char *null_if(const char *text, const char *word)
@@ -184,53 +183,60 @@ static enum status resolve_draft(const struct config *c, struct buf *dir, struct
     return s;
 }
 
+/* Set all that the options say, but no directory of models or of the server's own files. */
+static void set_engine(struct engine_config *e, const struct config *c)
+{
+    engine_config_init(e);
+    e->device = c->device;
+    e->cpu_variant = null_if(c->cpu_variant, "auto");
+    e->dtype = c->dtype;
+    e->quantization = c->quantization;
+    e->quantization_group = (uint32_t)strtoul(c->quantization_group, NULL, 10); /* 0 for "auto" */
+    e->packed_bytes = c->packed_weights_bytes;
+    e->kv_dtype = c->kv_cache_dtype;
+    e->load_format = c->load_format;
+    set_scheduling(e, c);
+    e->n_threads = (uint32_t)c->threads;
+    e->numa = null_if(c->numa, "off");
+    e->max_model_len = (uint32_t)c->max_model_len;
+    e->max_num_seqs = (uint32_t)c->max_num_seqs;
+    e->max_batched_tokens = (uint32_t)c->max_num_batched_tokens;
+    e->speculative_tokens = (uint32_t)c->speculative_tokens;
+    e->draft_kv_bytes = c->draft_kv_bytes;
+    e->max_queued = (uint32_t)c->max_num_queued_reqs;
+    e->sleep_idle_s = (uint32_t)c->sleep_idle_s;
+    e->kv_bytes = c->kv_device_bytes;
+    e->gpu_memory_utilization = c->gpu_memory_utilization;
+    e->tensor_parallel_size = (uint32_t)c->tensor_parallel_size;
+    e->batch_invariant = c->batch_invariant;
+    e->wgmma = c->wgmma;
+    e->enforce_eager = c->enforce_eager;
+    e->async_scheduling = c->async_scheduling;
+    e->segment_tokens = (uint32_t)c->kv_segment_tokens;
+    e->prefix_caching = c->prefix_caching;
+    e->kv_host_bytes = c->kv_host_bytes;
+    e->kv_prefetch_share = c->kv_prefetch_share;
+    e->kv_hold_share = c->kv_hold_share;
+    set_disk(e, c);
+    pool_flags_apply(e, c);
+    e->cache_policy = c->cache_policy;
+    lora_flags_apply(e, c);
+    e->seed = c->seed;
+    e->chat_template_file = null_if(c->chat_template, "");
+}
+
 static enum status open_engine(struct engine **out, const struct config *c, const char *model_dir,
                                const char *draft_dir, struct cache_events *kv_events,
                                struct buf *why)
 {
     struct engine_config e;
 
-    engine_config_init(&e);
+    set_engine(&e, c);
     e.model_dir = model_dir;
-    e.device = c->device;
-    e.cpu_variant = null_if(c->cpu_variant, "auto");
-    e.dtype = c->dtype;
-    e.quantization = c->quantization;
-    e.quantization_group = (uint32_t)strtoul(c->quantization_group, NULL, 10); /* 0 for "auto" */
-    e.packed_dir = find_packed_dir(c);
-    e.packed_bytes = c->packed_weights_bytes;
-    e.kv_dtype = c->kv_cache_dtype;
-    e.load_format = c->load_format;
-    set_scheduling(&e, c);
-    e.n_threads = (uint32_t)c->threads;
-    e.numa = null_if(c->numa, "off");
-    e.max_model_len = (uint32_t)c->max_model_len;
-    e.max_num_seqs = (uint32_t)c->max_num_seqs;
-    e.max_batched_tokens = (uint32_t)c->max_num_batched_tokens;
-    e.speculative_tokens = (uint32_t)c->speculative_tokens;
     e.draft_model_dir = null_if(draft_dir, "");
-    e.draft_kv_bytes = c->draft_kv_bytes;
-    e.max_queued = (uint32_t)c->max_num_queued_reqs;
-    e.sleep_idle_s = (uint32_t)c->sleep_idle_s;
-    e.kv_bytes = c->kv_device_bytes;
-    e.gpu_memory_utilization = c->gpu_memory_utilization;
-    e.tensor_parallel_size = (uint32_t)c->tensor_parallel_size;
-    e.batch_invariant = c->batch_invariant;
-    e.wgmma = c->wgmma;
-    e.enforce_eager = c->enforce_eager;
-    e.async_scheduling = c->async_scheduling;
-    e.segment_tokens = (uint32_t)c->kv_segment_tokens;
-    e.prefix_caching = c->prefix_caching;
-    e.kv_host_bytes = c->kv_host_bytes;
-    e.kv_prefetch_share = c->kv_prefetch_share;
-    e.kv_hold_share = c->kv_hold_share;
-    set_disk(&e, c);
-    pool_flags_apply(&e, c);
-    e.cache_policy = c->cache_policy;
+    e.packed_dir = find_packed_dir(c);
+    e.cost_dir = find_cost_dir(c);
     e.kv_events = kv_events;
-    lora_flags_apply(&e, c);
-    e.seed = c->seed;
-    e.chat_template_file = null_if(c->chat_template, "");
     enum status s = engine_open(out, &e, why);
     if (s != OK)
         return s;
@@ -448,11 +454,10 @@ static enum status inspect(const struct config *c, bool *is_refused, struct buf 
     if (s == OK)
         s = hub_resolve(c->model, &path, why);
     if (s == OK) {
-        struct inspect_config config = {.name = c->model,
-                                        .path = buf_str(&path),
-                                        .device = c->device,
-                                        .max_num_seqs = (uint32_t)c->max_num_seqs,
-                                        .max_batched_tokens = (uint32_t)c->max_num_batched_tokens};
+        struct engine_config engine;
+        struct inspect_config config = {
+            .name = c->model, .path = buf_str(&path), .engine = &engine};
+        set_engine(&engine, c);
         s = inspect_model(&i, &config, why);
     }
     if (s == OK)

@@ -456,6 +456,11 @@ bool replace_demote(struct replace *r, uint32_t id)
     return true;
 }
 
+bool replace_is_demoted(const struct replace *r, uint32_t id)
+{
+    return r->entries[id].is_dead;
+}
+
 void replace_limit_cost(struct replace *r, uint32_t id, double s_per_byte)
 {
     struct entry *e = entry_in_tree(r, id);

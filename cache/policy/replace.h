@@ -151,6 +151,7 @@ void replace_due(struct replace *r, uint32_t id, double due_s);
 /* The entry will not be used again, as far as its users know: evict it before all entries that no
  * request expects. A use revokes this. Returns false if it was demoted before. */
 bool replace_demote(struct replace *r, uint32_t id);
+bool replace_is_demoted(const struct replace *r, uint32_t id);
 /* Limit what a miss of the entry costs, in seconds per byte: it can be had from elsewhere for that.
  * INFINITY, the state after entering: no limit. lru, lfu and belady know no costs. */
 void replace_limit_cost(struct replace *r, uint32_t id, double s_per_byte);
@@ -203,7 +204,7 @@ uint32_t replace_n_expected(const struct replace *r, uint32_t id);
 uint32_t replace_n_uses(const struct replace *r, uint32_t id);
 /* The due time; INFINITY: no request expects the entry. */
 double replace_due_s(const struct replace *r, uint32_t id);
-/* How long unexpected entries survive in this tier. */
+/* Return the time that unexpected entries survive in this tier. */
 double replace_survival_s(const struct replace *r, uint32_t tier);
 /* The mean cost per byte of the entry's misses, relative to that of recent unexpected victims of
  * the tier; 1 before the first victim. Between 1/8 and 8. */

@@ -159,8 +159,8 @@ static void judge(const struct replace *r, struct tier *t, const struct entry *e
     }
 }
 
-/* How much earlier an entry of this cost counts as used: up to a turnover where it is at hand
- * elsewhere, so that copies leave first under `recency`, too. */
+/* Return the time by which an entry of this cost counts as used earlier: up to a turnover where
+ * another tier or instance has it, so that copies are evicted first under `recency`, too. */
 static double discount(const struct entry *e, double cost)
 {
     double full = entry_full_cost(e);

@@ -269,14 +269,14 @@ static bool place_tickets(struct pool *p)
 {
     struct kv_key *keys = arena(p, (size_t)POOL_N_TICKETS * POOL_PATH_MAX, sizeof *keys);
     uint32_t *starts = arena(p, (size_t)POOL_N_TICKETS * (DIRECTORY_PATH_MAX + 1), sizeof *starts);
+    uint8_t *bytes = arena(p, (size_t)POOL_N_TICKETS * POOL_PATH_MAX, 2);
 
-    uint8_t *is_near = arena(p, (size_t)POOL_N_TICKETS * POOL_PATH_MAX, 1);
-
-    if (!keys || !starts || !is_near)
+    if (!keys || !starts || !bytes)
         return false;
     for (uint32_t i = 0; i < POOL_N_TICKETS; i++) {
         p->tickets[i].keys = keys + (size_t)i * POOL_PATH_MAX;
-        p->tickets[i].is_near = is_near + (size_t)i * POOL_PATH_MAX;
+        p->tickets[i].is_near = bytes + (size_t)i * 2 * POOL_PATH_MAX;
+        p->tickets[i].was_read = p->tickets[i].is_near + POOL_PATH_MAX;
         p->tickets[i].map = POOL_NONE;
         p->tickets[i].starts = starts + (size_t)i * (DIRECTORY_PATH_MAX + 1);
         p->tickets[i].conn = p->tickets[i].peer = POOL_NONE;

@@ -142,6 +142,11 @@ struct pool_path {
  * is away, there is no other instance, or too many lookups are under way. */
 uint32_t pool_lookup(struct pool *p, const struct pool_path *path);
 
+/* Whether the lease of a found ticket is given back as soon as all its blocks have been read, without
+ * waiting for pool_forget(): then the lender can use their memory again while they are placed here.
+ * The ticket is POOL_NOT_FOUND from then on. False after pool_lookup(). */
+void pool_end_when_read(struct pool *p, uint32_t ticket, bool ends);
+
 enum pool_look { POOL_LOOKING, POOL_FOUND, POOL_NOT_FOUND };
 struct pool_found {
     uint32_t n_blocks;  /* of the path, from its beginning on, that the peer lends; more than
@@ -150,13 +155,17 @@ struct pool_found {
                            than n_blocks the peer does not lend the rest */
     uint64_t peer;      /* id of the instance */
     double latency_s;   /* of a read from this peer, before its bytes: a moving mean */
-    bool was_on_disk;   /* the directory named the peer's disk: the lookup's time is not usual */
+    bool was_awaited;   /* the peer read its disk for the answer, or waited for blocks that it
+                           computed: the lookup's time is not usual */
+    bool keeps;         /* the peer's copy goes on behind the path: of the two copies, the one that
+                           is read is the surplus one */
     double bytes_per_s; /* of reads from this peer; 0: not measured yet */
     bool attends;       /* the peer answers queries */
     double query_s;     /* of a query to this peer: a moving mean; 0: not measured yet */
     uint64_t until_ns;  /* the lease ends, on the clock of base/clock.h */
 };
-/* A found ticket becomes POOL_NOT_FOUND when its lease ends early, because the peer died. */
+/* A found ticket becomes POOL_NOT_FOUND when its lease ends early: the peer died, or all was read
+ * (pool_end_when_read()). */
 enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out);
 /* The ticket is not needed any more, whatever pool_look() says: the lease is given back. Due once
  * for every ticket. No read of it is under way, and all its queries are forgotten. */
@@ -226,6 +235,7 @@ struct pool_ask {
     uint64_t disk_ns;  /* the time that reading from disk may take; 0: only what lies in memory */
     bool is_near;      /* the asker reads the exported device memory, too */
     bool yields;       /* of two instances that ask each other, the asker is the one that waits */
+    bool is_offered;   /* this instance has offered the path to the asker, and to no other */
 };
 /* The oldest ask that was not given yet; it is to be answered by pool_lend(). False: none. */
 bool pool_next_ask(struct pool *p, struct pool_ask *out);
@@ -238,8 +248,10 @@ struct pool_block {
 /* Answer an ask, in any order: blocks [n_there, n) of the ask's path are lent; blocks [n -
  * n_there], the first one is the path's block n_there. The array is copied. n <= n_there: nothing
  * is lent, and nothing will come back. Otherwise pool_next_return() names the lease once, also when
- * the asker has gone. */
-void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n);
+ * the asker has gone. flags: POOL_KEEPS and POOL_AWAITED, as in struct pool_found. */
+enum { POOL_KEEPS = 1, POOL_AWAITED = 2 };
+void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n,
+               uint32_t flags);
 /* A lease that is over: its blocks are read no more. was_pulled: the peer has read all of them, so
  * it has the whole path now; false for an offered POOL_OFFER_COPY. False: none. */
 bool pool_next_return(struct pool *p, uint32_t *lease, bool *was_pulled);

@@ -100,6 +100,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->n_local = path->n_local;
     t->disk_ns = path->disk_ns;
     t->is_again = path->is_again;
+    atomic_store_explicit(&t->ends_when_read, false, memory_order_relaxed);
     t->n_avoid = path->n_avoid;
     if (t->n_avoid > 0)
         memcpy(t->avoid, path->avoid, t->n_avoid * sizeof *t->avoid);
@@ -108,6 +109,12 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     atomic_store_explicit(&t->state, POOL_LOOKING, memory_order_relaxed);
     post_index(p, POOL_LOOKUP, no);
     return no;
+}
+
+void pool_end_when_read(struct pool *p, uint32_t ticket, bool ends)
+{
+    ASSERT(ticket < POOL_TICKETS_MAX);
+    atomic_store_explicit(&p->tickets[ticket].ends_when_read, ends, memory_order_relaxed);
 }
 
 enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out)
@@ -316,16 +323,19 @@ bool pool_next_ask(struct pool *p, struct pool_ask *out)
                              .until_ns = l->until_ns,
                              .disk_ns = l->disk_ns,
                              .is_near = l->is_near,
-                             .yields = l->yields};
+                             .yields = l->yields,
+                             .is_offered = l->is_offered};
     return true;
 }
 
-void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n)
+void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n,
+               uint32_t flags)
 {
     struct pool_lease *l = &p->leases[lease];
 
     ASSERT(lease < POOL_LEASES_MAX && n <= l->n);
     l->n_lent = n > l->n_there ? n : 0;
+    l->flags = flags;
     for (uint32_t i = 0; i + l->n_there < l->n_lent; i++) {
         bool is_near = blocks[i].memory == NULL;
 

@@ -120,15 +120,18 @@ struct pool_ticket {
     bool is_again;    /* the same */
     uint64_t avoid[POOL_AVOID_MAX];
     uint32_t n_avoid;
-    struct pool_found found;   /* before `state` says so; so is the next one */
-    uint8_t *is_near;          /* [POOL_PATH_MAX] of blocks [n_local, found.n_blocks) */
-    _Atomic uint64_t until_ns; /* of the lease, which queries renew */
+    struct pool_found found;     /* before `state` says so; so is the next one */
+    uint8_t *is_near;            /* [POOL_PATH_MAX] of blocks [n_local, found.n_blocks) */
+    _Atomic uint64_t until_ns;   /* of the lease, which queries renew */
+    _Atomic bool ends_when_read; /* written by the engine thread */
 
     /* the pool thread's */
     enum pool_stage stage;
     uint32_t generation; /* a late answer to an earlier use is recognized */
     bool is_forgotten;
     uint32_t n_sending, n_reads;
+    uint8_t *was_read;      /* [POOL_PATH_MAX] as is_near */
+    uint32_t n_blocks_read; /* of these */
     uint64_t began_ns, deadline_ns;
     uint64_t lease_ns;               /* from each query on */
     uint64_t asked_ns, try_until_ns; /* of the ask under way */
@@ -268,7 +271,8 @@ struct pool_lease {
     bool is_closed;                  /* the asker needs it no more */
     bool is_copy;                    /* the path was offered as POOL_OFFER_COPY */
     bool is_near;                    /* the asker reads device memory, too */
-    bool yields;                     /* as struct pool_ask */
+    bool yields, is_offered;         /* as struct pool_ask */
+    uint32_t flags;                  /* of pool_lend(); written by the engine with the answer */
     uint32_t n_sending, n_attending; /* payloads, and queries that run */
 };
 
@@ -532,6 +536,9 @@ struct pool_peer *pool_peer_by_id(struct pool *p, uint64_t id); /* NULL: unknown
 bool pool_peer_is_usable(const struct pool *p, const struct pool_peer *peer);
 void pool_peer_timed_out(struct pool *p, struct pool_peer *peer);
 void pool_peer_answered(struct pool_peer *peer);
+/* The rate of reads from the peer; 0: not known. One that was measured long ago is forgotten: if it
+ * was low, no read would be worth it that shows that the peer has become faster. */
+double pool_peer_rate(const struct pool *p, struct pool_peer *peer);
 void pool_peer_closed(struct pool *p, struct pool_peer *peer, bool is_peers_fault);
 /* A connection to the peer, perhaps not open yet. POOL_NONE: impossible now. */
 uint32_t pool_peer_connect(struct pool *p, struct pool_peer *peer);
@@ -566,6 +573,8 @@ void pool_lookup_release(struct pool *p, uint32_t ticket); /* of a taken offer t
 void pool_lookup_timers(struct pool *p);
 /* The lease of the ticket is over: at the peer, or the peer is gone. */
 void pool_lookup_lost(struct pool *p, uint32_t ticket);
+/* Blocks at [n] have been read well: a lease that ends when all are read may be over. */
+void pool_lookup_read(struct pool *p, uint32_t ticket, const uint32_t *at, uint32_t n);
 /* Ask this peer for the path of a taken offer. */
 void pool_lookup_ask(struct pool *p, uint32_t ticket, struct pool_peer *peer);
 

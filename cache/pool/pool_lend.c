@@ -134,8 +134,8 @@ void pool_lend_received(struct pool *p, uint32_t lease)
     ASSERT(l->stage == POOL_LEASE_ARRIVES);
     /* The name of a segment is that of its first block, so a holder of it often has another branch:
      * the inventory knows at once, and the engine is busy with a step. */
-    if (!inventory_may_have(p->inventory, &l->keys[l->n_there]) &&
-        !pool_offer_has(p, l->keys, l->n)) {
+    l->is_offered = pool_offer_has(p, l->keys, l->n);
+    if (!inventory_may_have(p->inventory, &l->keys[l->n_there]) && !l->is_offered) {
         say_lent(p, l->conn, l->ask, l->n_there, WIRE_STALE);
         p->conns[l->conn].n_leases--;
         free_lease(l);
@@ -163,6 +163,8 @@ static void say_lease(struct pool *p, struct pool_lease *l)
                              .n_there = l->n_there,
                              .ms = lease_ms(p),
                              .attends = p->config.attend != NULL,
+                             .keeps = (l->flags & POOL_KEEPS) != 0,
+                             .was_awaited = (l->flags & POOL_AWAITED) != 0,
                              .n_tokens = l->n_tokens};
 
     l->until_ns = p->now_ns + m.ms * POOL_MS;

@@ -340,7 +340,7 @@ static void forget_holder(struct pool *p, const struct pool_ticket *t, uint32_t 
 
 static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_message *m)
 {
-    const struct pool_peer *peer = &p->peers[t->peer];
+    struct pool_peer *peer = &p->peers[t->peer];
     uint64_t ns = m->ms * POOL_MS;
 
     /* The lender counts from a later time on, so its lease does not end before this one. */
@@ -351,9 +351,12 @@ static void take_lease(struct pool *p, struct pool_ticket *t, const struct wire_
                                    .n_named = t->n_named,
                                    .peer = peer->info.id,
                                    .latency_s = peer->latency_s,
-                                   .bytes_per_s = peer->bytes_per_s,
-                                   .was_on_disk = t->is_on_disk,
+                                   .bytes_per_s = pool_peer_rate(p, peer),
+                                   .was_awaited = t->is_on_disk || m->was_awaited,
+                                   .keeps = m->keeps,
                                    .attends = m->attends && p->config.attend};
+    t->n_blocks_read = 0;
+    memset(t->was_read + t->n_local, 0, m->n - t->n_local);
     for (uint32_t i = t->n_local; i < m->n; i++)
         t->is_near[i] = (m->n_tokens[i - t->n_local] & WIRE_ON_DEVICE) != 0;
     pool_map_use(p, t);
@@ -421,6 +424,21 @@ void pool_lookup_lost(struct pool *p, uint32_t ticket)
     t->stage = POOL_IDLE;
     t->conn = POOL_NONE;
     set_state(p, t, POOL_LOST);
+}
+
+void pool_lookup_read(struct pool *p, uint32_t ticket, const uint32_t *at, uint32_t n)
+{
+    struct pool_ticket *t = &p->tickets[ticket];
+
+    if (t->stage != POOL_HOLDING)
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        t->n_blocks_read += !t->was_read[at[i]];
+        t->was_read[at[i]] = 1;
+    }
+    if (t->n_blocks_read == t->found.n_blocks - t->n_local && t->n_reads == 0 &&
+        !is_of_offer(p, t) && atomic_load_explicit(&t->ends_when_read, memory_order_relaxed))
+        pool_lookup_lost(p, ticket);
 }
 
 void pool_lookup_closed(struct pool *p, uint32_t conn)

@@ -6,6 +6,7 @@
 #define N_TIMEOUTS_ROW 4u /* then the peer is not asked for a while */
 #define PAUSE_FIRST_NS (250 * POOL_MS)
 #define PAUSE_LAST_NS (10 * POOL_SECOND)
+#define RATE_PULLS 4u /* times pull_ms: so long a measured rate is believed without reads */
 
 struct pool_peer *pool_peer_by_id(struct pool *p, uint64_t id)
 {
@@ -90,6 +91,13 @@ void pool_peer_answered(struct pool_peer *peer)
 {
     peer->n_timeouts_row = 0;
     peer->pause_ns = 0;
+}
+
+double pool_peer_rate(const struct pool *p, struct pool_peer *peer)
+{
+    if (p->now_ns > peer->last_done_ns + RATE_PULLS * p->pull_ns)
+        peer->bytes_per_s = 0;
+    return peer->bytes_per_s;
 }
 
 void pool_peer_closed(struct pool *p, struct pool_peer *peer, bool is_peers_fault)

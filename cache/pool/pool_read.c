@@ -47,6 +47,8 @@ static void finish(struct pool *p, struct pool_read_slot *r, enum status status)
     r->generation++;
     t->n_reads--;
     p->has_posted = true;
+    if (status == OK)
+        pool_lookup_read(p, r->ticket, r->at, r->n);
     bool ok = spsc_push(p->reads_done, &done);
     ASSERT(ok);
 }
@@ -234,7 +236,7 @@ static void measure(struct pool *p, const struct pool_read_slot *r, struct pool_
 
     if (r->is_alone) {
         double latency_s = (double)(r->head_ns - r->sent_ns) / 1e9;
-        peer->latency_s += (latency_s - peer->latency_s) / 8;
+        peer->latency_s += (latency_s - peer->latency_s) / (peer->bytes_per_s == 0 ? 1 : 8);
         pool_mean_add(&p->latency_s, latency_s);
         from = r->head_ns;
     }

@@ -60,19 +60,26 @@ static void walk_bytes(struct walk *w, uint8_t *bytes, uint32_t n)
     w->at += n;
 }
 
+/* Flags of LENT. */
+enum { LENT_ATTENDS = 1, LENT_KEEPS = 2, LENT_AWAITED = 4, LENT_FLAGS_MAX = 7 };
+
 static void walk_lent(struct walk *w, struct wire_message *m)
 {
-    uint32_t reason = (uint32_t)m->reason, attends = m->attends;
+    uint32_t reason = (uint32_t)m->reason;
+    uint32_t flags = (m->attends ? LENT_ATTENDS : 0u) | (m->keeps ? LENT_KEEPS : 0u) |
+                     (m->was_awaited ? LENT_AWAITED : 0u);
 
     number32(w, 4, &m->n, 0, WIRE_PATH_MAX);
     number32(w, 4, &m->n_there, 0, WIRE_PATH_MAX);
     number32(w, 4, &m->ms, 0, WIRE_MS_MAX);
     number32(w, 1, &reason, WIRE_FINE, WIRE_N_REASONS - 1);
-    number32(w, 1, &attends, 0, m->n > 0 ? 1 : 0);
+    number32(w, 1, &flags, 0, m->n > 0 ? LENT_FLAGS_MAX : 0);
     if (w->is_bad)
         return;
     m->reason = (enum wire_reason)reason;
-    m->attends = attends == 1;
+    m->attends = (flags & LENT_ATTENDS) != 0;
+    m->keeps = (flags & LENT_KEEPS) != 0;
+    m->was_awaited = (flags & LENT_AWAITED) != 0;
     if ((m->n > 0) != (m->reason == WIRE_FINE) || (m->n > 0 && m->n <= m->n_there)) {
         w->is_bad = true;
         return;

@@ -30,7 +30,7 @@
 #include "base/status.h"
 #include "cache/key.h"
 
-#define WIRE_VERSION 3
+#define WIRE_VERSION 4
 #define WIRE_PATH_MAX 4096u /* blocks of a path */
 #define WIRE_READ_MAX 8u    /* blocks of a READ */
 #define WIRE_SEGMENTS_MAX 512u
@@ -90,6 +90,7 @@ struct wire_message {
     enum wire_reason reason;     /* LENT, REFUSED */
     bool is_taken;               /* DONE */
     bool attends;                /* LENT: queries are answered */
+    bool keeps, was_awaited;     /* LENT: as struct pool_found */
     uint32_t layer, n_rows;      /* QUERY */
     uint32_t n_bytes;            /* QUERY, TILES, NOTE: the payload */
     uint32_t floats_crc;         /* QUERY, TILES: CRC32C of the payload */

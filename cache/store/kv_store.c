@@ -268,11 +268,11 @@ static void poll_remote(struct store *st)
 
     poll_moves(st, &r->slow);
     poll_loans(st);
-    poll_lookups(st);
+    load_poll(st, &r->slow);
+    poll_lookups(st); /* behind load_poll(): what could not be placed may have lost its lease */
     poll_news(st);
     poll_offers(st);
     poll_bequests(st);
-    load_poll(st, &r->slow);
 }
 
 /* A disk that hangs is not busy: it is enough to look at it now and then. */

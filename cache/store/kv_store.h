@@ -200,7 +200,7 @@ struct store_ask {
 /* Ask the pool for a path, if that is worth it. Found blocks enter the tree. STORE_NO_LOOKUP:
  * everything is known, or it is not worth it, or it is not possible now. */
 uint32_t store_begin_lookup(struct store *st, const struct store_ask *ask);
-/* How long a lookup is expected to take. */
+/* Return the expected time of a lookup. */
 double store_lookup_seconds(const struct store *st);
 /* Whether the lookup has found less than other instances are said to have. */
 bool store_leaves_more(const struct store *st, uint32_t lookup);

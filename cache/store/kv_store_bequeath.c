@@ -103,7 +103,7 @@ void lend_bequest(struct store *st, struct bequest *b, const struct pool_ask *as
             (struct pool_block){.memory = tier_memory(device_tier(st), b->blocks[i - b->from]),
                                 .n_tokens = b->n_tokens[i - b->from]};
     b->n_loans++;
-    pool_lend(st->remote->pool, ask->lease, blocks, ask->n);
+    pool_lend(st->remote->pool, ask->lease, blocks, ask->n, 0);
 }
 
 void return_bequest(struct bequest *b)

@@ -14,6 +14,7 @@
  *   kv_store_remote.c  lookups in the pool, and the remote nodes that they find
  *   kv_store_query.c   lookups to which sequences send queries
  *   kv_store_bequeath.c  private KV that is handed over when its sequence ends
+ *   kv_store_surplus.c which of two copies of a pulled path is evicted first
  *   kv_store_lend.c    what other instances get; leaving the pool; the price of replicas
  *   kv_store_index.c   entering the records of the disk into the tree at start
  *   kv_store_forget.c  erasing on request, reset, sleep
@@ -55,6 +56,7 @@ struct node_info {
     bool has_named_ids;  /* the routers' events have had its ids */
     uint8_t read_from; /* CACHE_DISK or CACHE_REMOTE: read from there and not used since; else 0 */
     bool is_replica;   /* another instance has it, too: kv_store_lend.c */
+    bool is_borrowed;  /* read from an instance that keeps its copy: kv_store_surplus.c */
     bool was_offered;  /* to other instances, since this one leaves the pool */
     uint8_t lent_in;   /* the tier in which it is pinned while it is lent */
     uint32_t n_lent;   /* loans */
@@ -281,6 +283,12 @@ void move_pin(struct store *st, uint32_t from, uint32_t to);
 /* Pin and unpin a node in the tier from which it is lent. */
 void lent_pin(struct store *st, uint32_t node);
 void lent_unpin(struct store *st, uint32_t node);
+
+/* --- kv_store_surplus.c --- */
+
+/* A sequence whose path ended with this node has released it: evict first what it had read from an
+ * instance that keeps its copy. */
+void return_borrowed(struct store *st, uint32_t node);
 
 /* --- kv_store_move.c --- */
 

@@ -23,11 +23,6 @@
  * Adoption. A path that another instance offers is read like a preload. It may evict what is
  * worth less.
  *
- * Surplus. A peer that has pulled a path goes on with it: the next turn of the conversation begins
- * where its copy ends, so the copy here is the one that memory can do without. The nodes that were
- * pulled are evicted before all others, until a request uses them here. Without this a pool of
- * small memories holds mostly copies.
- *
  * Price. What other instances have, too, costs a pull instead of a computation when it is lost
  * here. The policy gets that smaller price, so copies that others can replace are evicted first. */
 #include <math.h>
@@ -152,7 +147,7 @@ static void begin_loan(struct store *st, const struct pool_ask *ask)
     while (l < r->loans + POOL_LEASES_MAX && l->is_used)
         l++;
     if (l == r->loans + POOL_LEASES_MAX) {
-        pool_lend(r->pool, ask->lease, r->blocks, 0);
+        pool_lend(r->pool, ask->lease, r->blocks, 0, 0);
         return;
     }
     *l = (struct loan){.is_used = true,
@@ -217,50 +212,11 @@ static struct loan *loan_of(struct store_remote *r, uint32_t lease)
     return NULL;
 }
 
-/* The tails behind a node: the open block of a prompt that went on elsewhere. */
-static void demote_tails(struct store *st, uint32_t node)
-{
-    for (uint32_t c = st->info[node].n_tails > 0 ? ktree_first_child(st->tree, node) : KTREE_NONE;
-         c != KTREE_NONE; c = ktree_next_sibling(st->tree, c))
-        if (st->info[c].tail_of == node)
-            (void)replace_demote(st->policy, st->info[c].entry);
-}
-
-/* Whether prompts part behind the node. */
-static bool has_branches(const struct store *st, uint32_t node)
-{
-    uint32_t n = 0;
-
-    for (uint32_t c = ktree_first_child(st->tree, node); c != KTREE_NONE && n < 2;
-         c = ktree_next_sibling(st->tree, c))
-        n += st->info[c].tail_of == KTREE_NONE;
-    return n > 1;
-}
-
-/* Evict first what the peer has now, too, with the tails behind it: no peer pulls them, and a node
- * cannot leave before what is behind it. What the peer had before counts, too, up to where another
- * prompt goes on here. */
-static void demote_pulled(struct store *st, const struct loan *l)
-{
-    struct ktree_node look;
-
-    for (uint32_t x = l->node; x != KTREE_ROOT; x = look.parent) {
-        look = ktree_look(st->tree, x);
-        if (look.n_before < l->n_there && has_branches(st, x))
-            return;
-        if (look.n_before + look.n_blocks > l->n_blocks || st->info[x].is_orphan ||
-            st->info[x].n_lent != 1)
-            continue;
-        (void)replace_demote(st->policy, st->info[x].entry);
-        demote_tails(st, x);
-    }
-}
-
 static void end_loan(struct store *st, struct loan *l, bool was_pulled)
 {
     if (l->bequest)
         return_bequest(l->bequest);
-    if (was_pulled)
+    if (was_pulled && !l->keeps)
         demote_pulled(st, l);
     return_path(st, l->node);
     l->is_used = false;
@@ -379,8 +335,10 @@ static void answer(struct store *st, struct loan *l)
     if (!awaits_sums(st, l)) {
         if (l->disk_until_ns > 0)
             pin_again(st, l);
-        if (reads_for(st, l) || awaits_coming(st, l))
+        if (reads_for(st, l) || awaits_coming(st, l)) {
+            l->was_awaited = true;
             return;
+        }
     }
     n = fill_blocks(st, l, l->n_there, r->blocks);
     if (!is_late && (n < l->n_blocks || !fill_sums(st, l, &n)))
@@ -391,7 +349,9 @@ static void answer(struct store *st, struct loan *l)
     }
     l->is_asked = false;
     r->n_asked--;
-    pool_lend(r->pool, l->lease, r->blocks, n);
+    l->keeps = n > l->n_there && keeps_copy(st, l, n);
+    pool_lend(r->pool, l->lease, r->blocks, n,
+              (l->keeps ? POOL_KEEPS : 0u) | (l->was_awaited ? POOL_AWAITED : 0u));
     if (n <= l->n_there)
         end_loan(st, l, false);
 }

@@ -274,6 +274,17 @@ static bool copy_piece(struct store *st, struct unit *u)
     return u->n_copied == u->n_reserved;
 }
 
+/* Whether the instance that lends the node's blocks keeps its copy. */
+static bool is_borrowed(const struct store *st, const struct slow_tier *w, uint32_t node)
+{
+    struct pool_found found;
+    uint32_t slot;
+
+    ktree_slots(st->tree, node, CACHE_REMOTE, &slot, 1);
+    tier_remote_found(w->t, slot, &found);
+    return found.keeps;
+}
+
 /* The bytes are in memory, or (is_moving_in) on the way there: the node lies there now. Kernels
  * that read a node on its way are ordered behind the move. */
 static void enter_piece(struct store *st, const struct slow_tier *w, struct unit *u, uint32_t node,
@@ -286,8 +297,10 @@ static void enter_piece(struct store *st, const struct slow_tier *w, struct unit
     for (uint32_t k = 0; k < n; k++) /* end_move() gives back the buffers of a move */
         u->buffers[u->at + k] = NULL;
     ktree_place(st->tree, node, which, u->to);
-    if (w->which == CACHE_REMOTE)
+    if (w->which == CACHE_REMOTE) {
+        info->is_borrowed = u->read_for == READ_FOR_REQUEST && is_borrowed(st, w, node);
         (void)leave_remote(st, node);
+    }
     replace_insert(st->policy, which, info->entry);
     if (is_moving_in) {
         node_pin(st, node);

@@ -205,8 +205,10 @@ void store_attach(struct store *st, const struct ktree_match *m, const struct st
 
 void store_release(struct store *st, struct store_end *end)
 {
-    if (end->node != KTREE_ROOT)
+    if (end->node != KTREE_ROOT) {
         node_unpin(st, end->node);
+        return_borrowed(st, end->node);
+    }
     *end = (struct store_end){KTREE_ROOT, 0};
 }
 
@@ -293,6 +295,7 @@ static bool extend_node(struct store *st, const struct store_end *end, const str
         ktree_extend(st->tree, end->node, CACHE_DEVICE, run->keys + i, run->blocks + i, n);
     ASSERT(s == OK); /* there are as many records as blocks */
     info->n_tokens += run_tokens(run, i, n);
+    info->is_borrowed = false; /* it goes on here */
     return true;
 }
 

@@ -91,7 +91,8 @@ void store_begin_queries(struct store *st, uint32_t lookup)
 
     ASSERT(l->is_used && l->is_found && l->ticket != POOL_NO_TICKET);
     l->n_users++;
-    l->n_queriers++;
+    if (l->n_queriers++ == 0)
+        pool_end_when_read(st->remote->pool, l->ticket, false);
 }
 
 void store_end_queries(struct store *st, uint32_t lookup)
@@ -99,7 +100,8 @@ void store_end_queries(struct store *st, uint32_t lookup)
     struct lookup *l = &st->remote->lookups[lookup];
 
     ASSERT(l->is_used && l->n_queriers > 0);
-    l->n_queriers--;
+    if (--l->n_queriers == 0 && l->ticket != POOL_NO_TICKET)
+        pool_end_when_read(st->remote->pool, l->ticket, true);
     store_end_lookup(st, lookup);
 }
 

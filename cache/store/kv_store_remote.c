@@ -186,13 +186,15 @@ static void take_found(struct store *st, struct lookup *l, const struct pool_fou
 
     double s = (double)(st->now_ns - l->began_ns) * 1e-9;
 
-    if (!l->is_adopted && !found->was_on_disk)
+    if (!l->is_adopted && !found->was_awaited)
         r->lookup_s += (l->is_first_again ? 1 : MEAN_SHARE) * (s - r->lookup_s);
     tier_remote_begin(r->slow.t, number_of(r, l), l->ticket, found);
     note_found(st, found);
     l->is_found = true;
     l->found = *found;
     l->until_ns = found->until_ns;
+    if (!l->is_adopted)
+        pool_end_when_read(r->pool, l->ticket, true);
     if (!l->is_part) {
         enter_found(st, l, found->n_blocks < l->n ? found->n_blocks : l->n);
         l->is_over = tier_remote_n_uses(r->slow.t, number_of(r, l)) == 0;

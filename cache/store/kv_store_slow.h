@@ -160,6 +160,8 @@ struct loan {
     uint32_t n_blocks; /* of the path */
     uint32_t n_there;  /* of these, blocks that the peer had */
     bool is_asked;     /* and not answered yet */
+    bool was_awaited;  /* the answer waited for the disk, or for blocks that are computed here */
+    bool keeps;        /* the peer's copy is the surplus one: kv_store_surplus.c */
     struct pool_ask ask;
     uint64_t disk_until_ns; /* no read from disk for it begins later */
 };
@@ -311,6 +313,15 @@ void drop_bequests(struct store *st);
 /* Give back the blocks of those that are over. */
 void poll_bequests(struct store *st);
 void fini_bequests(struct store *st);
+
+/* --- kv_store_surplus.c --- */
+
+/* Whether the copy of a loan's n blocks here goes on behind them, and the peer's does not. */
+bool keeps_copy(const struct store *st, const struct loan *l, uint32_t n);
+/* The peer has read all of the loan: evict the copy here before all others. */
+void demote_pulled(struct store *st, const struct loan *l);
+/* Whether prompts part behind the node. */
+bool has_branches(const struct store *st, uint32_t node);
 
 /* --- kv_store_lend.c --- */
 

@@ -206,8 +206,6 @@ bool tier_near_end(struct tier_near *n, uint32_t job, enum status *status, uint3
 struct tier_device_config {
     struct device_group group; /* each device has an equal part of each block; one device where the
                                   host can address its memory */
-    struct tier_near *near;    /* with one device: writes may come from its buffers; borrowed; may
-                                  be NULL */
     uint64_t block_bytes;      /* of all parts */
     uint32_t n_blocks;
     uint32_t n_shared;    /* further blocks of the same memory, for tier_host_open() */

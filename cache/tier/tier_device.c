@@ -14,6 +14,7 @@
 #include "kernels/device.h"
 
 #define N_MOVES 256
+_Static_assert(TIER_MOVE_BLOCKS_MAX <= DEVICE_COPIES_MAX, "a move is one call");
 /* Pages of host memory are supplied this far ahead of use: hundreds of prompts of a small model,
  * one or two of a large one. A small pool's pages all come soon. */
 #define PREFAULT_AHEAD_MAX ((size_t)128 << 20)
@@ -33,7 +34,6 @@ struct move {
 struct tier_device {
     struct tier base;
     struct device_group group;
-    struct tier_near *near;                 /* may be NULL */
     unsigned char *pools[DEVICE_GROUP_MAX]; /* of each rank; NULL: asleep */
     size_t part_bytes;                      /* of a block, on each rank */
     size_t pool_bytes;                      /* of each rank */
@@ -118,14 +118,6 @@ static bool device_reap(struct tier *t)
 
 /* --- moves --- */
 
-static enum status write_part(struct tier_device *d, uint32_t rank, struct stream *s, void *part,
-                              const void *from)
-{
-    return tier_near_has(d->near, from)
-               ? device_copy_async(d->group.devices[rank], s, part, from, d->part_bytes)
-               : device_upload_async(d->group.devices[rank], s, part, from, d->part_bytes);
-}
-
 /* Enqueue the copies of a rank's parts of the blocks, and the event behind them. */
 static enum status copy_parts(struct tier_device *d, const struct move *m, uint32_t rank,
                               bool is_write, const uint32_t *blocks, void *const *memory,
@@ -134,18 +126,22 @@ static enum status copy_parts(struct tier_device *d, const struct move *m, uint3
     struct device *device = d->group.devices[rank];
     struct stream *s = stream_of(d, rank, is_write);
     size_t bytes = d->part_bytes;
+    void *to[TIER_MOVE_BLOCKS_MAX];
+    const void *from[TIER_MOVE_BLOCKS_MAX];
     enum status status;
 
     status = device_event_record(device, d->compute_done[rank], compute_stream_of(d, rank));
     if (status == OK)
         status = device_event_order(device, d->compute_done[rank], s);
-    for (uint32_t i = 0; status == OK && i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         unsigned char *part = d->pools[rank] + blocks[i] * bytes;
         unsigned char *other = (unsigned char *)memory[i] + rank * bytes;
 
-        status = is_write ? write_part(d, rank, s, part, other)
-                          : device_download_async(device, s, other, part, bytes);
+        to[i] = is_write ? part : other;
+        from[i] = is_write ? other : part;
     }
+    if (status == OK)
+        status = device_copies_async(device, s, to, from, n, bytes);
     return status == OK ? device_event_record(device, m->events[rank], s) : status;
 }
 
@@ -363,9 +359,7 @@ enum status tier_device_open(struct tier **out, const struct tier_device_config 
     if (!d)
         return ERR_NOMEM;
     ASSERT(c->block_bytes % c->group.n == 0 && (c->is_separate || c->group.n == 1));
-    ASSERT(!c->near || c->group.n == 1);
     d->group = c->group;
-    d->near = c->near;
     d->part_bytes = c->block_bytes / c->group.n;
     d->pool_bytes = d->part_bytes * ((size_t)c->n_blocks + c->n_shared);
     d->base.is_addressable = !c->is_separate;

@@ -15,6 +15,7 @@
 #define N_JOBS 96u
 
 _Static_assert(TIER_SUMS_MAX == DEVICE_SUMS_MAX, "a job is one call");
+_Static_assert(TIER_SUMS_MAX <= DEVICE_COPIES_MAX, "a job is one call");
 _Static_assert(N_BUFFERS >= 2 * TIER_MOVE_BLOCKS_MAX, "two moves at a time");
 
 struct near_job {
@@ -75,8 +76,8 @@ static enum status enqueue(struct tier_near *n, uint32_t job, const void *const 
     uint32_t *host_sums = n->host_sums + (size_t)job * TIER_SUMS_MAX;
     enum status status = OK;
 
-    for (uint32_t i = 0; to && i < n_blocks && status == OK; i++)
-        status = device_copy_async(n->device, s, to[i], from[i], n->block_bytes);
+    if (to)
+        status = device_copies_async(n->device, s, to, from, n_blocks, n->block_bytes);
     if (status == OK)
         status = device_crc32c_async(n->device, s, to ? (const void *const *)to : from, n_blocks,
                                      n->block_bytes, sums);

@@ -198,7 +198,7 @@ static enum status read_any(struct exprs *e, const struct style *y, uint32_t *ou
     return OK;
 }
 
-/* One argument, as a rule. */
+/* Make the rule of one argument. */
 static enum status read_argument(struct exprs *e, const char *key, const struct json *schema,
                                  const struct json *root, const struct style *y, uint32_t *out,
                                  struct buf *why)

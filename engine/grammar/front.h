@@ -31,7 +31,7 @@ NODISCARD enum status front_regex(struct exprs *e, const char *text, size_t len,
 uint32_t front_json_class(struct exprs *e, const struct code_range *ranges, size_t n, bool negated);
 /* The text as it is written inside of a JSON string, every character in the shortest way. */
 uint32_t front_json_text(struct exprs *e, const char *text, size_t len);
-/* One of an array of strings. */
+/* Make the expression for one of an array of strings. */
 NODISCARD enum status front_choice(struct exprs *e, const struct json *list, uint32_t *out,
                                    struct buf *why);
 /* Calls of tools, by an object that the server made:

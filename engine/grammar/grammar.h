@@ -66,7 +66,7 @@ size_t grammar_bytes(const struct grammar *g);
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 
-/* How far an answer is. Zeroed: it has no grammar. */
+/* An answer's place in its grammar. Zeroed: the answer has no grammar. */
 struct grammar_run {
     struct grammar *grammar;
     struct grammar_cache *cache;

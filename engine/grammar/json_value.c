@@ -183,7 +183,7 @@ uint32_t read_string(struct reader *r, const struct json *j)
 
 /* --- numbers --- */
 
-/* One bound. `exclusive` is a number, or, in old schemas, a flag beside `name`. */
+/* Read a bound. `exclusive` is a number, or, in old schemas, a flag beside `name`. */
 static void read_bound(struct reader *r, const struct json *j, const char *name,
                        const char *exclusive, int sign, double *bound, bool *with)
 {

@@ -11,7 +11,7 @@
 #include "engine/grammar/machine.h"
 #include "engine/grammar/vocab.h"
 
-/* Those of a loop set and of a list, or the words of a mask. */
+/* A set of ids: the ids of a loop set and of a list, or the words of a mask. */
 struct mask {
     const struct vocab_loop *loop; /* may be NULL */
     uint32_t *ids;                 /* [n] */

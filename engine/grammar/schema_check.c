@@ -267,7 +267,7 @@ static enum schema_verdict check_dependent(struct checker *c, const struct json 
     return all;
 }
 
-/* How many schemas of a list the value matches: all, some, one. */
+/* Check the value against a list of schemas, of which all, any or exactly one (key) must match. */
 static enum schema_verdict check_list(struct checker *c, const char *key, const struct json *list,
                                       const struct json *v)
 {

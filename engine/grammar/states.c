@@ -56,7 +56,7 @@ static uint32_t rule_state(struct builder *b, uint32_t rule)
     return b->rule_state[rule];
 }
 
-/* One more copy of an expression that is repeated: its states again, or a call of them. */
+/* Build one more copy of a repeated expression: its states again, or a call of them. */
 static uint32_t build_copy(struct builder *b, uint32_t x, uint32_t next, uint32_t depth)
 {
     if (b->e->v[x].n_states <= COPY_STATES_MAX)

@@ -34,7 +34,7 @@ NODISCARD enum status text_set_add_regex(struct text_set *t, enum text_condition
 /* An expression over bytes, UTF-8. */
 NODISCARD enum status text_set_add_expr(struct text_set *t, enum text_condition c, struct exprs *e,
                                         uint32_t x, struct buf *why);
-/* One of texts [n], UTF-8. */
+/* Add the condition that the string is one of texts [n], UTF-8. */
 NODISCARD enum status text_set_add_texts(struct text_set *t, enum text_condition c,
                                          const char *const *texts, size_t n, struct buf *why);
 /* At least min characters and at most max (EXPR_MANY: no bound), beside earlier bounds. */

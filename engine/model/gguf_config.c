@@ -67,7 +67,7 @@ bool gguf_member_has(const struct gguf_members *m, const char *key)
     return gguf_has(m->g, full);
 }
 
-/* One number, or a list of equal ones. */
+/* Read a number, or a list of equal numbers as one number. */
 static enum status read_equal(const struct gguf *g, const char *key, double *out, struct buf *why)
 {
     struct gguf_array list = {0};

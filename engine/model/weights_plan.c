@@ -153,7 +153,7 @@ static enum status no_memory(struct loader *l)
                    (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
-/* How the tensors that fill one weight are stored. */
+/* Storage of the tensors that fill one weight. */
 struct stored {
     uint32_t n_plain, n_quantized;
     uint32_t n_codes, n_f8; /* of n_quantized: with codes, with F8 numbers as codes */

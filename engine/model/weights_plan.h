@@ -25,7 +25,7 @@ NODISCARD enum status plan_refuses_ranks(struct loader *l, const char *what);
  * with words. */
 void *plan_layers(struct loader *l, size_t layer_bytes);
 
-/* How a tensor is shared between ranks. */
+/* Division of a tensor between ranks. */
 enum plan_split {
     PLAN_WHOLE = 0, /* each rank has all of it */
     PLAN_ROWS,      /* rank r has the r-th of n equal ranges of rows, and of the bias */

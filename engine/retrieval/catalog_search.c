@@ -136,7 +136,7 @@ static enum status take_matches(struct search *q, const struct row_range *range,
     return s == OK ? q->error : s;
 }
 
-/* How many of the rarest words select every document that can still become a hit. */
+/* Return the number of rarest words that select every document which can still become a hit. */
 static uint32_t count_needed_words(const struct search *q)
 {
     uint32_t n = q->query.n;

@@ -23,7 +23,7 @@ struct turn {
     struct out_token *tokens;
     uint32_t n_done; /* rows of earlier rounds */
 
-    /* This round. */
+    /* Counts of this round. */
     uint32_t n_rows;
     uint32_t n_top; /* the most that a row wants */
     uint32_t n_entries;
@@ -243,7 +243,7 @@ static void *take(struct device_sampler *ds, size_t n_bytes, size_t element, uin
     return p;
 }
 
-/* How a row's mask is laid out. */
+/* Layout of a row's mask. */
 struct mask_form {
     uint32_t n; /* entries of `mask`; 0: no id is forbidden */
     enum sample_mask form;

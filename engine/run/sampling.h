@@ -20,7 +20,7 @@ struct logit_bias {
     float bias;
 };
 
-/* How the next token is chosen. Zero temperature is greedy. */
+/* Parameters by which the next token is chosen. Zero temperature is greedy. */
 struct sampling {
     float temperature;        /* 0 = greedy */
     float top_p;              /* (0, 1]; 1 = off */

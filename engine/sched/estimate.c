@@ -308,7 +308,7 @@ static struct step_now choose(struct walk *w)
     return now;
 }
 
-/* One token more of a member. */
+/* Account for one more token of a member. */
 static void give_token(struct member *q)
 {
     q->n_cached += q->n_left;

@@ -518,7 +518,7 @@ void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     s->last_ended_ns = now_ns;
 }
 
-/* One sequence gets a place whenever another ends. */
+/* Return the predicted wait for a place; each sequence that ends frees one, in order. */
 double learned_ahead(const struct scheduler *s, uint32_t slot)
 {
     uint32_t position = order_position(&s->order, slot), n_places = s->config.n_running_max;

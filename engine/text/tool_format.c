@@ -405,7 +405,7 @@ static const char *end_of(const struct tool_format *f)
     return "";
 }
 
-/* How arguments are written that are no JSON object. */
+/* Set the notation of arguments that are no JSON object. */
 static enum status set_style(struct json *g, const struct tool_format *f)
 {
     const struct {

@@ -101,33 +101,34 @@ ALWAYS_INLINE void attn_probabilities(const struct attn_group *g, enum dtype t, 
             sum[r] = attn_softmax(g, t, attn_row_scores(g, r), g->hidden[r], g->n_keys[r], max[r]);
 }
 
-/* The sums over values that every row of its group sees. A side goes on block by block. */
+/* The sums over values from key `begin` on that every row of its group sees. A side goes on block
+ * by block. */
 ALWAYS_INLINE void attn_values_common(const struct attn_group *g, uint32_t n, enum dtype t,
-                                      int n_rows)
+                                      int n_rows, uint32_t begin)
 {
-    const uint32_t step = n > 1 ? KV_BLOCK_TOKENS : KV_SEGMENT_TOKENS_MAX;
     const uint32_t end = attn_common_end(g, t);
-    uint32_t j = 0;
+    uint32_t j = begin, next;
 
     do {
+        next = n > 1 ? (j / KV_BLOCK_TOKENS + 1) * KV_BLOCK_TOKENS : KV_SEGMENT_TOKENS_MAX;
         for (uint32_t h = 0; h < n; h++)
-            attn_values(g, n, h, t, 0, n_rows, j, min_u32(j + step, end));
-        j += step;
+            attn_values(g, n, h, t, 0, n_rows, j, min_u32(next, end));
+        j = next;
     } while (j < end);
 }
 
 /* Keys that single rows see beyond those, and the end of the group's tiles. */
-ALWAYS_INLINE void attn_finish(const struct attn_group *g, enum dtype t, int n_rows,
-                               bool is_windowed, const float *max, const float *sum)
+ALWAYS_INLINE void attn_finish(const struct attn_group *g, enum dtype t, int n_rows, uint32_t begin,
+                               const float *max, const float *sum)
 {
     const struct attn_task *task = g->task;
-    const uint32_t common = attn_common_end(g, t);
+    const uint32_t common = attn_common_end(g, t), end = begin > common ? begin : common;
 
     for (int r = 0; r < n_rows; r++) {
         if (g->n_keys[r] <= g->hidden[r])
             continue;
-        if (!is_windowed && n_rows > 1 && g->n_keys[r] > common)
-            attn_values_row(g, r, common, g->n_keys[r]);
+        if (n_rows > 1 && g->n_keys[r] > end)
+            attn_values_row(g, r, end, g->n_keys[r]);
         const float *tile = task->mem->tile + (size_t)r * task->job->dim_padded;
         if (task->tiles)
             attn_keep(g, (uint32_t)r, tile, max[r], sum[r]);
@@ -140,20 +141,20 @@ ALWAYS_INLINE void attn_finish(const struct attn_group *g, enum dtype t, int n_r
  * instance. */
 KERNEL_BODY void attn_group(const struct attn_group *g, uint32_t n, enum dtype t, int n_rows)
 {
-    bool is_windowed = g->hidden[n_rows - 1] > 0; /* of the last row, which has most hidden keys */
     float max[CPU_ATTN_ROWS_MAX] = {0}, sum[CPU_ATTN_ROWS_MAX] = {0};
     const uint32_t rows = (uint32_t)n_rows;
+    uint32_t begin = 0; /* of the keys that no window hides from a row */
 
     attn_scores(g, n, t, n_rows);
     for (uint32_t h = 0; h < n; h++)
         attn_probabilities(&g[h], t, n_rows, max + h * rows, sum + h * rows);
-    if (!is_windowed)
-        attn_values_common(g, n, t, n_rows);
-    else
+    if (g->hidden[rows - 1] > 0)
         for (uint32_t h = 0; h < n; h++)
-            attn_values_window(&g[h], t, n_rows);
+            begin = attn_values_begin(&g[h], t, rows);
+    if (begin == 0 || begin < attn_common_end(g, t))
+        attn_values_common(g, n, t, n_rows, begin);
     for (uint32_t h = 0; h < n; h++)
-        attn_finish(&g[h], t, n_rows, is_windowed, max + h * rows, sum + h * rows);
+        attn_finish(&g[h], t, n_rows, begin, max + h * rows, sum + h * rows);
 }
 
 /* Only few rows come in sides. */

@@ -516,24 +516,21 @@ ALWAYS_INLINE uint32_t attn_common_end(const struct attn_group *g, enum dtype t)
     return attn_is_dot(t) && g->n_common < g->n_any ? g->n_common / 2 * 2 : g->n_common;
 }
 
-/* The sums over V with a window. Keys that all rows see are computed together, those before and
- * behind them row by row. A row's chain begins at its own first key: keys before it count exactly
- * 0, whatever V holds there. */
-ALWAYS_INLINE void attn_values_window(const struct attn_group *g, enum dtype t, int n_rows)
+/* Begin the sums over V with a window: row by row, over the keys that are hidden from some other
+ * row. A row's chain begins at its own first key: keys before it count exactly 0, whatever V holds
+ * there. Returns the first key that is hidden from none. */
+static uint32_t attn_values_begin(const struct attn_group *g, enum dtype t, uint32_t n_rows)
 {
-    const uint32_t pair = attn_is_dot(t) ? 2 : 1, common = attn_common_end(g, t);
-    uint32_t begin = n_rows > 1 ? (g->hidden[n_rows - 1] + pair - 1) / pair * pair : g->hidden[0];
-    uint32_t end = begin > common ? begin : common;
+    const uint32_t pair = attn_is_dot(t) ? 2 : 1;
+    uint32_t begin = g->hidden[n_rows - 1]; /* of the last row, which has most hidden keys */
 
+    if (n_rows > 1)
+        begin = (begin + pair - 1) / pair * pair;
     memset(g->task->mem->tile, 0, (size_t)n_rows * g->task->job->dim_padded * sizeof(float));
-    for (int r = 0; r < n_rows; r++)
+    for (uint32_t r = 0; r < n_rows; r++)
         if (g->hidden[r] < min_u32(begin, g->n_keys[r]))
-            attn_values_row(g, r, g->hidden[r], min_u32(begin, g->n_keys[r]));
-    if (begin < common)
-        attn_values(g, 1, 0, t, 0, n_rows, begin, common);
-    for (int r = 0; r < n_rows; r++)
-        if (end < g->n_keys[r])
-            attn_values_row(g, r, end, g->n_keys[r]);
+            attn_values_row(g, (int)r, g->hidden[r], min_u32(begin, g->n_keys[r]));
+    return begin;
 }
 
 #endif

@@ -33,7 +33,7 @@ struct gemm_panel {
     const unsigned char *shared;
 };
 
-/* How one kind of weight is multiplied. */
+/* The functions that multiply one kind of weight. */
 struct gemm_kernel {
     uint32_t rows_max; /* most rows of a group */
     bool even;         /* groups are of even size; else full groups and a rest */

@@ -602,38 +602,4 @@ static enum status gather(struct device *d, struct stream *s, const struct gathe
     return OK;
 }
 
-static void kv_gather_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
-{
-    const struct kv_copy_params *p = arg;
-    size_t n = kv_block_bytes(&p->pool);
-
-    (void)thread;
-    for (uint32_t i = begin; i < end; i++)
-        memcpy((unsigned char *)p->flat + i * n, kv_at(&p->pool, p->blocks[i], 0, 0, 0), n);
-}
-
-static void kv_scatter_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
-{
-    const struct kv_copy_params *p = arg;
-    size_t n = kv_block_bytes(&p->pool);
-
-    (void)thread;
-    for (uint32_t i = begin; i < end; i++)
-        memcpy(kv_at(&p->pool, p->blocks[i], 0, 0, 0), (unsigned char *)p->flat + i * n, n);
-}
-
-static enum status kv_gather(struct device *d, struct stream *s, const struct kv_copy_params *p)
-{
-    (void)s;
-    over_rows(d, p->n_blocks, kv_block_bytes(&p->pool) / sizeof(float), kv_gather_blocks, p);
-    return OK;
-}
-
-static enum status kv_scatter(struct device *d, struct stream *s, const struct kv_copy_params *p)
-{
-    (void)s;
-    over_rows(d, p->n_blocks, kv_block_bytes(&p->pool) / sizeof(float), kv_scatter_blocks, p);
-    return OK;
-}
-
 #endif

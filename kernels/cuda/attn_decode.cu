@@ -12,11 +12,12 @@
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/rounded.cuh"
 
-#define THREADS (ATTN_SEGMENT_TILES * WARP)
+#define THREADS(dim) (ATTN_SEGMENT_TILES * ATTN_PARTS(dim) * WARP)
+#define SHARED_BYTES_PLAIN 49152 /* more must be asked for */
 #define VALUES_AHEAD 2 /* groups of V in flight while one is used */
 
-/* Results of a segment's tiles, one tile per warp. Aligned, since o is stored four floats at a
- * time. */
+/* Results of a segment's tiles, one tile per warp, or per pair of them. Aligned, since o is stored
+ * four floats at a time. */
 template <int DIM>
 struct __align__(16) results {
     float o[ATTN_SEGMENT_TILES][ATTN_QUERIES][DIM + 4]; /* + 4: two queries are never in one bank */
@@ -71,11 +72,6 @@ static __device__ __forceinline__ uint32_t find_members(const struct attn_job &j
         __ballot_sync(FULL_WARP, lane < n && attn_is_split(seq, job.n_partial_segs)));
 }
 
-static __device__ __forceinline__ uint4 load_if(const uint4 *from, bool valid)
-{
-    return valid ? load_once16(from) : make_uint4(0, 0, 0, 0);
-}
-
 /* Four words as they are in memory, on the way to registers. select() makes tokens t and t + 1, of
  * which the words are, zeros where they are outside the range. */
 template <enum dtype TYPE>
@@ -119,26 +115,26 @@ struct words<DTYPE_F8> {
     __device__ __forceinline__ void select(uint32_t, struct attn_range) {} /* p is 0 */
 };
 
-/* Words 4g .. 4g + 3 of row i of K or V; a row has ROW words. */
+/* Four words of K or V, whose rows have ROW words. Zeros if not valid. */
 template <uint32_t ROW>
-static __device__ __forceinline__ void load_words(words<DTYPE_BF16> &w, const unsigned char *head,
-                                                  uint32_t i, uint32_t g, bool valid)
+static __device__ __forceinline__ void load_words(words<DTYPE_BF16> &w, const unsigned char *at,
+                                                  bool valid)
 {
-    w.x = load_if(reinterpret_cast<const uint4 *>(head) + i * (ROW / 4) + g, valid);
+    w.x = load_once16_if(at, valid);
 }
 
 template <uint32_t ROW>
-static __device__ __forceinline__ void load_words(words<DTYPE_F16> &w, const unsigned char *head,
-                                                  uint32_t i, uint32_t g, bool valid)
+static __device__ __forceinline__ void load_words(words<DTYPE_F16> &w, const unsigned char *at,
+                                                  bool valid)
 {
-    w.x = valid ? attn_load_halves<ROW>(head, i, g) : make_uint4(0, 0, 0, 0);
+    w.x = attn_load_halves<ROW>(at, valid);
 }
 
 template <uint32_t ROW, enum dtype TYPE>
-static __device__ __forceinline__ void load_words(words<TYPE> &w, const unsigned char *head,
-                                                  uint32_t i, uint32_t g, bool valid)
+static __device__ __forceinline__ void load_words(words<TYPE> &w, const unsigned char *at,
+                                                  bool valid)
 {
-    w.x = valid ? attn_load_bytes<ROW>(head, i, g) : make_uint2(0, 0);
+    w.x = attn_load_bytes<ROW>(at, valid);
 }
 
 #define STEPS(dim) ((dim) / 16) /* of 16 dimensions */
@@ -149,14 +145,15 @@ struct key_step {
     words<TYPE> lo, hi;
 };
 
+/* `at`: the lane's words of the first step. */
 template <enum dtype TYPE>
 static __device__ __forceinline__ void load_keys(key_step<TYPE> &k, int step,
-                                                 const unsigned char *from, uint32_t n)
+                                                 const unsigned char *at, bool valid)
 {
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    constexpr uint32_t ROW_BYTES = KV_BLOCK_TOKENS * ATTN_PAIR_BYTES(TYPE);
 
-    load_words<KV_BLOCK_TOKENS>(k.lo, from, 8 * step + c, g, 4 * g < n);
-    load_words<KV_BLOCK_TOKENS>(k.hi, from, 8 * step + 4 + c, g, 4 * g < n);
+    load_words<KV_BLOCK_TOKENS>(k.lo, at + 8 * step * ROW_BYTES, valid);
+    load_words<KV_BLOCK_TOKENS>(k.hi, at + (8 * step + 4) * ROW_BYTES, valid);
 }
 
 /* A group of 32 dimensions of V, with all rows of the tile. */
@@ -165,9 +162,10 @@ struct value_group {
     words<TYPE> rows[ATTN_TILE_BLOCKS][4];
 };
 
+/* `at`: the lane's words of the part's first group in each block. */
 template <int DIM, enum dtype TYPE>
 static __device__ __forceinline__ void
-load_values(value_group<TYPE> &v, int group, const unsigned char *const from[ATTN_TILE_BLOCKS],
+load_values(value_group<TYPE> &v, int group, const unsigned char *const at[ATTN_TILE_BLOCKS],
             uint32_t n)
 {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
@@ -176,12 +174,11 @@ load_values(value_group<TYPE> &v, int group, const unsigned char *const from[ATT
 #pragma unroll
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
 #pragma unroll
-        for (int s = 0; s < 4; s++) {
-            uint32_t row = 4 * c + s;
-
-            load_words<DIM>(v.rows[b][s], from[b], row, 8 * group + g,
-                            in_row && KV_BLOCK_TOKENS * b + 2 * row < n);
-        }
+        for (int s = 0; s < 4; s++)
+            load_words<DIM>(v.rows[b][s],
+                            at[b] + s * DIM * ATTN_PAIR_BYTES(TYPE) +
+                                8 * group * ATTN_QUAD_BYTES(TYPE),
+                            in_row && KV_BLOCK_TOKENS * b + 2 * (4 * c + s) < n);
 }
 
 /* Slots that the row does not see may contain anything, even NaN, and 0 * NaN would be NaN. */
@@ -233,45 +230,71 @@ static __device__ __forceinline__ const float *query_at(const struct attention_p
     return i < piece.n_queries ? p.q + row * p.q_stride + (size_t)head * DIM : NULL;
 }
 
-/* Compute this warp's tile of the segment. */
-template <int DIM, enum dtype TYPE>
-static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
-                                                const struct attention_params &p,
-                                                const struct piece &piece,
-                                                const struct member &member,
-                                                struct attn_range range)
+/* Where a tile's K and V are, by block, and how many tokens it has. */
+struct tile_source {
+    const unsigned char *k[ATTN_TILE_BLOCKS], *v[ATTN_TILE_BLOCKS];
+    uint32_t n;
+};
+
+template <enum dtype TYPE>
+static __device__ __forceinline__ struct tile_source find_tile(const struct attention_params &p,
+                                                               const struct piece &piece,
+                                                               uint32_t token0)
 {
-    constexpr int N_GROUPS = ATTN_GROUPS(DIM);
-    uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint32_t token0 = warp * ATTN_TILE, n = attn_min(piece.seg.n_tokens - token0, ATTN_TILE);
+    struct tile_source from;
     const uint32_t *blocks = p.blocks + piece.seg.block0 + token0 / KV_BLOCK_TOKENS;
-    uint32_t n1 = n > KV_BLOCK_TOKENS ? n - KV_BLOCK_TOKENS : 0;
-    uint32_t block[ATTN_TILE_BLOCKS] = {blocks[0], blocks[n1 > 0]};
-    const unsigned char *from_k[ATTN_TILE_BLOCKS], *from_v[ATTN_TILE_BLOCKS];
-    key_step<TYPE> k[ATTN_TILE_BLOCKS][STEPS(DIM)];
-    value_group<TYPE> v[N_GROUPS];
+
+    from.n = attn_min(piece.seg.n_tokens - token0, ATTN_TILE);
+#pragma unroll
+    for (uint32_t b = 0; b < ATTN_TILE_BLOCKS; b++) {
+        uint32_t block = blocks[KV_BLOCK_TOKENS * b < from.n ? b : 0];
+
+        from.k[b] = kv_at_as<TYPE>(p.pool, block, p.layer, 0, piece.kv_head);
+        from.v[b] = kv_at_as<TYPE>(p.pool, block, p.layer, 1, piece.kv_head);
+    }
+    return from;
+}
+
+/* Which tile of the segment a warp has, and which part of the dimensions. */
+template <int DIM>
+static __device__ __forceinline__ uint32_t warp_tile()
+{
+    return threadIdx.x / WARP / ATTN_PARTS(DIM);
+}
+
+template <int DIM>
+static __device__ __forceinline__ uint32_t warp_part()
+{
+    return threadIdx.x / WARP % ATTN_PARTS(DIM);
+}
+
+/* Compute the products of the queries with K, of the warp's part of the dimensions, and load the
+ * first groups of V. */
+template <int DIM, enum dtype TYPE, int N_GROUPS>
+static __device__ __forceinline__ void
+multiply_keys(float s[ATTN_TILE_BLOCKS][4][4], value_group<TYPE> (&v)[N_GROUPS],
+              const unsigned char *const values[ATTN_TILE_BLOCKS], const struct tile_source &from,
+              const float *const query[2])
+{
+    constexpr int N_STEPS = STEPS(ATTN_PART_DIMS(DIM));
+    uint32_t g = threadIdx.x % WARP / 4, step0 = warp_part<DIM>() * N_STEPS;
+    key_step<TYPE> k[ATTN_TILE_BLOCKS][N_STEPS];
 
 #pragma unroll
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
-        from_k[b] = kv_at_as<TYPE>(p.pool, block[b], p.layer, 0, piece.kv_head);
-        from_v[b] = kv_at_as<TYPE>(p.pool, block[b], p.layer, 1, piece.kv_head);
+        const unsigned char *at = attn_words_at<TYPE, KV_BLOCK_TOKENS>(
+            from.k[b], 8 * step0 + threadIdx.x % 4, g);
+
 #pragma unroll
-        for (int i = 0; i < STEPS(DIM); i++)
-            load_keys(k[b][i], i, from_k[b], b == 0 ? n : n1);
+        for (int i = 0; i < N_STEPS; i++)
+            load_keys(k[b][i], i, at, KV_BLOCK_TOKENS * b + 4 * g < from.n);
     }
-
-    const float *query[2] = {query_at<DIM>(p, piece, member, g),
-                             query_at<DIM>(p, piece, member, g + 8)};
-    const struct attn_range ranges[2] = {range, range};
-    float s[ATTN_TILE_BLOCKS][4][4];
-    struct attn_tile tile;
-
 #pragma unroll
     for (int e = 0; e < 16 * ATTN_TILE_BLOCKS; e++)
         s[e / 16][e / 4 % 4][e % 4] = 0;
 #pragma unroll
-    for (int i = 0; i < STEPS(DIM); i++) {
-        uint4 q = attn_tile_query<TYPE>(query, i);
+    for (int i = 0; i < N_STEPS; i++) {
+        uint4 q = attn_tile_query<TYPE>(query, step0 + i);
 
 #pragma unroll
         for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
@@ -280,34 +303,114 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
             attn_mma4<TYPE>(s[b], q, step.lo.get(), step.hi.get());
         }
         /* V takes the registers that K leaves. */
-        if (i == (STEPS(DIM) - 1) / 2)
-            load_values<DIM, TYPE>(v[0], 0, from_v, n);
-        if (i == STEPS(DIM) - 1 && N_GROUPS > 1)
-            load_values<DIM, TYPE>(v[N_GROUPS > 1], 1, from_v, n);
+        if (i == (N_STEPS - 1) / 2)
+            load_values<DIM, TYPE>(v[0], 0, values, from.n);
+        if (ATTN_PARTS(DIM) == 1 && i == N_STEPS - 1 && N_GROUPS > 1)
+            load_values<DIM, TYPE>(v[N_GROUPS > 1], 1, values, from.n);
     }
+}
+
+/* Turn products into p, and store maxima and sums. */
+template <int DIM, enum dtype TYPE>
+static __device__ __forceinline__ void weigh_keys(struct attn_tile &tile, struct results<DIM> &out,
+                                                  float s[ATTN_TILE_BLOCKS][4][4],
+                                                  const struct attention_params &p,
+                                                  const struct tile_source &from,
+                                                  struct attn_range range)
+{
+    const struct attn_range ranges[2] = {range, range};
+    uint32_t g = threadIdx.x % WARP / 4;
+
     if (kv_dtype_is_scaled(TYPE))
-        attn_scale_keys(s, scales_of_blocks<TYPE>(p.pool, from_k));
+        attn_scale_keys(s, scales_of_blocks<TYPE>(p.pool, from.k));
     attn_tile_scores(s, ranges, attn_scale_of(p));
     attn_tile_exp(tile, s);
     if (kv_dtype_is_scaled(TYPE))
-        attn_scale_values(s, ranges, scales_of_blocks<TYPE>(p.pool, from_v));
+        attn_scale_values(s, ranges, scales_of_blocks<TYPE>(p.pool, from.v));
     attn_tile_pack<TYPE>(tile, s);
-    if (c == 0) {
-        out.ml[warp][g] = make_float2(tile.m[0], tile.l[0]);
-        out.ml[warp][g + 8] = make_float2(tile.m[1], tile.l[1]);
+    if (threadIdx.x % 4 == 0 && warp_part<DIM>() == 0) {
+        out.ml[warp_tile<DIM>()][g] = make_float2(tile.m[0], tile.l[0]);
+        out.ml[warp_tile<DIM>()][g + 8] = make_float2(tile.m[1], tile.l[1]);
     }
+}
+
+/* Compute o of the warp's part of the dimensions. */
+template <int DIM, enum dtype TYPE, int N_GROUPS>
+static __device__ __forceinline__ void
+multiply_values(struct results<DIM> &out, const struct attn_tile &tile,
+                value_group<TYPE> (&v)[N_GROUPS],
+                const unsigned char *const values[ATTN_TILE_BLOCKS], uint32_t n,
+                struct attn_range range)
+{
+    uint32_t g = threadIdx.x % WARP / 4;
+    uint32_t at = warp_part<DIM>() * ATTN_PART_DIMS(DIM) + 8 * (threadIdx.x % 4);
+    float(*o)[DIM + 4] = out.o[warp_tile<DIM>()];
+
 #pragma unroll
-    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+    for (int u = 0; u < N_GROUPS; u++) {
+        uint32_t dim = 32 * u + at;
         float acc[4][4];
 
         if (u + VALUES_AHEAD < N_GROUPS)
-            load_values<DIM, TYPE>(v[u + VALUES_AHEAD], u + VALUES_AHEAD, from_v, n);
+            load_values<DIM, TYPE>(v[u + VALUES_AHEAD], u + VALUES_AHEAD, values, n);
         if (range.hi - range.lo < ATTN_TILE)
             select_values(v[u], range);
         attn_tile_values<TYPE>(acc, tile,
                                [&](int b, int i) { return v[u].rows[b][i].get(); });
-        if (DIM % 32 == 0 || 32 * u + 8 * c < DIM)
-            store_group(&out.o[warp][g][32 * u + 8 * c], &out.o[warp][g + 8][32 * u + 8 * c], acc);
+        if (DIM % 32 == 0 || dim < DIM)
+            store_group(&o[g][dim], &o[g + 8][dim], acc);
+    }
+}
+
+/* Compute this warp's tile of the segment, of which the members see `range`. Where two warps share
+ * a tile, all threads of the block call it. */
+template <int DIM, enum dtype TYPE>
+static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
+                                                const struct attention_params &p,
+                                                const struct piece &piece,
+                                                const struct member &member,
+                                                struct attn_range range)
+{
+    uint32_t g = threadIdx.x % WARP / 4, tile_index = warp_tile<DIM>();
+    const float *query[2] = {query_at<DIM>(p, piece, member, g),
+                             query_at<DIM>(p, piece, member, g + 8)};
+    value_group<TYPE> v[ATTN_GROUPS(ATTN_PART_DIMS(DIM))];
+    float s[ATTN_TILE_BLOCKS][4][4];
+    const unsigned char *values[ATTN_TILE_BLOCKS];
+    struct tile_source from;
+    struct attn_tile tile;
+
+    if (attn_sees(range)) {
+        from = find_tile<TYPE>(p, piece, tile_index * ATTN_TILE);
+#pragma unroll
+        for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+            values[b] = attn_words_at<TYPE, DIM>(
+                from.v[b], 4 * (threadIdx.x % 4), warp_part<DIM>() * (ATTN_PART_DIMS(DIM) / 4) + g);
+        multiply_keys<DIM, TYPE>(s, v, values, from, query);
+    }
+    if (ATTN_PARTS(DIM) > 1) {
+        /* Where the other warp's o will be; row j of it has 16 bytes for each lane. */
+        float *theirs = &out.o[tile_index][0][(1 - warp_part<DIM>()) * ATTN_PART_DIMS(DIM)];
+        float *own = &out.o[tile_index][0][warp_part<DIM>() * ATTN_PART_DIMS(DIM)];
+        uint32_t at = 4 * (threadIdx.x % WARP);
+
+        static_assert(ATTN_PARTS(DIM) == 1 || ATTN_PART_DIMS(DIM) == 4 * WARP, "a row of products");
+        if (attn_sees(range))
+            attn_put_products(s, [&](int j) {
+                return reinterpret_cast<float4 *>(theirs + j * (DIM + 4) + at);
+            });
+        __syncthreads(); /* the products are there */
+        if (attn_sees(range))
+            attn_add_products(s, [&](int j) {
+                return reinterpret_cast<const float4 *>(own + j * (DIM + 4) + at);
+            });
+        __syncwarp(); /* all lanes have read what o replaces */
+    }
+    if (attn_sees(range)) {
+        if (ATTN_PARTS(DIM) > 1) /* not earlier: there products take its registers */
+            load_values<DIM, TYPE>(v[1 % (sizeof(v) / sizeof(v[0]))], 1, values, from.n);
+        weigh_keys<DIM, TYPE>(tile, out, s, p, from, range);
+        multiply_values<DIM, TYPE>(out, tile, v, values, from.n, range);
     }
 }
 
@@ -320,7 +423,7 @@ static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in
 {
     const struct attention_params &p = job.p;
 
-    for (uint32_t i = threadIdx.x; i < piece.n_queries * (DIM / 4); i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < piece.n_queries * (DIM / 4); i += THREADS(DIM)) {
         uint32_t query = i / (DIM / 4), at = i % (DIM / 4) * 4, member = query / piece.n_heads;
         uint32_t head = piece.head0 + query - member * piece.n_heads;
         float m = -INFINITY, l = 0, o[4] = {0, 0, 0, 0};
@@ -360,14 +463,16 @@ static __device__ __forceinline__ uint32_t members_together(const struct attn_jo
     return attn_min(n, ATTN_QUERIES / piece.n_heads);
 }
 
-/* Grid (n_segs, G * n_head_groups), 4 warps: a segment, and up to 16 heads of each member. */
+/* Grid (n_segs, G * n_head_groups), 4 warps, or 8 for heads of 256: a segment, and up to 16 heads
+ * of each member. */
 template <int DIM, enum dtype TYPE>
-static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
+static __global__ void __launch_bounds__(THREADS(DIM), DIM <= 64 ? 3 : DIM <= 128 ? 2 : 1)
     attn_decode_kernel(struct attn_job job, uint32_t n_head_groups)
 {
     static_assert(alignof(struct results<DIM>) >= alignof(float4), "o is stored by float4");
     static_assert(ATTN_WORK_MAX <= ATTN_QUERIES && ATTN_QUERIES < WARP, "a lane has a member");
-    __shared__ struct results<DIM> results;
+    DYNAMIC_SHARED(struct results<DIM>, shared);
+    struct results<DIM> &results = *shared;
     const struct attention_params &p = job.p;
     uint32_t group0 = blockIdx.y % n_head_groups * ATTN_QUERIES;
     struct member member;
@@ -388,9 +493,9 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
         piece.pos = __shfl_sync(FULL_WARP, member.pos, piece.first);
         piece.n_queries = attn_min(n - piece.first, n_together) * piece.n_heads;
         struct attn_range range =
-            attn_visible_tile(p.window, piece.pos, piece.seg, threadIdx.x / WARP * ATTN_TILE);
+            attn_visible_tile(p.window, piece.pos, piece.seg, warp_tile<DIM>() * ATTN_TILE);
 
-        if (attn_sees(range))
+        if (ATTN_PARTS(DIM) > 1 || attn_sees(range))
             one_tile<DIM, TYPE>(results, p, piece, member, range);
         __syncthreads();
         if (attn_sees(attn_visible(p.window, piece.pos, piece.seg.pos0, piece.seg.n_tokens)))
@@ -491,13 +596,21 @@ static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(st
 }
 
 template <int DIM, enum dtype TYPE>
-static void launch(const struct attn_job *job, cudaStream_t s)
+static enum status launch(struct cuda_context *c, const struct attn_job *job, cudaStream_t s)
 {
     const struct attention_params *p = &job->p;
     uint32_t n_head_groups = ceil_div(job->n_shared, ATTN_QUERIES);
     dim3 grid(p->n_segs, p->pool.n_kv_heads * n_head_groups);
+    size_t n_bytes = sizeof(struct results<DIM>);
+    enum status status = OK;
 
-    LAUNCH((attn_decode_kernel<DIM, TYPE>), grid, THREADS, 0, s, *job, n_head_groups);
+    if (n_bytes > SHARED_BYTES_PLAIN)
+        status = cuda_check(c, allow_shared(attn_decode_kernel<DIM, TYPE>, n_bytes),
+                            "cudaFuncSetAttribute");
+    if (status != OK)
+        return status;
+    LAUNCH((attn_decode_kernel<DIM, TYPE>), grid, THREADS(DIM), n_bytes, s, *job, n_head_groups);
+    return cuda_launched(c, "attn_decode");
 }
 
 enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
@@ -510,8 +623,7 @@ enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct att
     ASSERT(p->n_segs <= INT32_MAX && /* limit of gridDim.x */
            (uint64_t)p->n_seqs * n_blocks <= INT32_MAX);
     if (p->n_segs > 0) {
-        ATTN_FOR(p->pool, launch, job, s);
-        enum status status = cuda_launched(c, "attn_decode");
+        enum status status = ATTN_FOR(p->pool, launch, c, job, s);
         if (status != OK)
             return status;
     }

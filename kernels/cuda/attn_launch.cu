@@ -2,18 +2,16 @@
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 
-/* Whether tensor cores can be used: KV in bf16 and head sizes of whole fragments, or KV of one byte
- * and the usual head sizes, or KV in f16 and those below 128 (there the kernel of a decode lacks
- * registers). The answer decides a row's bits, so it must not depend on anything that differs
- * between steps. */
+/* Whether tensor cores can be used: the head sizes of ATTN_FOR(). The answer decides a row's bits,
+ * so it must not depend on anything that differs between steps. */
 static bool takes_tensor_cores(const struct attention_params *p)
 {
     uint32_t dim = p->pool.head_dim;
     enum dtype t = p->pool.layout.dtype;
 
     if (t == DTYPE_BF16)
-        return dim % 16 == 0 && dim <= 128;
-    return t != DTYPE_F32 && (dim == 64 || dim == 96 || (dim == 128 && t != DTYPE_F16));
+        return dim % 16 == 0 && (dim <= 128 || dim == 256);
+    return t != DTYPE_F32 && (dim == 64 || dim == 96 || dim == 128 || dim == 256);
 }
 
 enum status attention_of(struct cuda_context *c, cudaStream_t stream,

@@ -101,10 +101,11 @@ static inline bool attn_wgmma_exists(enum dtype kv, uint32_t head_dim)
     return kv == DTYPE_BF16 && (head_dim == 64 || head_dim == 128);
 }
 
-/* fn<DIM, TYPE> for each head size with tensor-core kernels: of bf16, of f16, and of a type of one
- * byte. attn_launch.cu knows these sizes too. */
+/* fn<DIM, TYPE> for each head size with tensor-core kernels: of bf16, and of the other types.
+ * attn_launch.cu knows these sizes too. */
 #define ATTN_FOR_DIM(dim, fn, ...)                    \
-    ((dim) == 128   ? fn<128, DTYPE_BF16>(__VA_ARGS__)            \
+    ((dim) == 256   ? fn<256, DTYPE_BF16>(__VA_ARGS__)            \
+     : (dim) == 128 ? fn<128, DTYPE_BF16>(__VA_ARGS__)            \
      : (dim) == 64  ? fn<64, DTYPE_BF16>(__VA_ARGS__)             \
      : (dim) == 112 ? fn<112, DTYPE_BF16>(__VA_ARGS__)            \
      : (dim) == 96  ? fn<96, DTYPE_BF16>(__VA_ARGS__)             \
@@ -112,18 +113,18 @@ static inline bool attn_wgmma_exists(enum dtype kv, uint32_t head_dim)
      : (dim) == 48  ? fn<48, DTYPE_BF16>(__VA_ARGS__)             \
      : (dim) == 32  ? fn<32, DTYPE_BF16>(__VA_ARGS__)             \
                     : fn<16, DTYPE_BF16>(__VA_ARGS__))
-#define ATTN_FOR_BYTES(type, dim, fn, ...)        \
-    ((dim) == 128  ? fn<128, type>(__VA_ARGS__)  \
-     : (dim) == 96 ? fn<96, type>(__VA_ARGS__)   \
-                   : fn<64, type>(__VA_ARGS__))
+#define ATTN_FOR_OTHER(type, dim, fn, ...)        \
+    ((dim) == 256   ? fn<256, type>(__VA_ARGS__) \
+     : (dim) == 128 ? fn<128, type>(__VA_ARGS__) \
+     : (dim) == 96  ? fn<96, type>(__VA_ARGS__)  \
+                    : fn<64, type>(__VA_ARGS__))
 #define ATTN_FOR(pool, fn, ...)                                                                    \
     ((pool).layout.dtype == DTYPE_I8                                                               \
-         ? ATTN_FOR_BYTES(DTYPE_I8, (pool).head_dim, fn, __VA_ARGS__)                              \
+         ? ATTN_FOR_OTHER(DTYPE_I8, (pool).head_dim, fn, __VA_ARGS__)                              \
      : (pool).layout.dtype == DTYPE_F8                                                             \
-         ? ATTN_FOR_BYTES(DTYPE_F8, (pool).head_dim, fn, __VA_ARGS__)                              \
+         ? ATTN_FOR_OTHER(DTYPE_F8, (pool).head_dim, fn, __VA_ARGS__)                              \
      : (pool).layout.dtype == DTYPE_F16                                                            \
-         ? ((pool).head_dim == 96 ? fn<96, DTYPE_F16>(__VA_ARGS__)                                 \
-                                  : fn<64, DTYPE_F16>(__VA_ARGS__))                                \
+         ? ATTN_FOR_OTHER(DTYPE_F16, (pool).head_dim, fn, __VA_ARGS__)                             \
          : ATTN_FOR_DIM((pool).head_dim, fn, __VA_ARGS__))
 
 #endif

@@ -143,11 +143,6 @@ static __device__ __forceinline__ struct tile tile_of(const struct attention_par
             attn_min(seg.n_tokens - w.token0, ATTN_TILE)};
 }
 
-static __device__ __forceinline__ uint4 load_valid(const unsigned char *from, bool valid)
-{
-    return valid ? load_once16(from) : make_uint4(0, 0, 0, 0);
-}
-
 /* The four that a thread brings of K: unit u of operand `part` (dimensions 64 part + 8u .. + 7) of
  * tokens t0 .. t0 + 3 of the tile; the next four are those of the tokens 32 behind them. */
 template <int DIM>
@@ -175,7 +170,7 @@ static __device__ __forceinline__ void load_keys(four (&k)[FOURS(DIM)], const st
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            k[j].row[i] = load_valid(head + i * KV_BLOCK_TOKENS * 4, valid);
+            k[j].row[i] = load_once16_if(head + i * KV_BLOCK_TOKENS * 4, valid);
     }
 }
 
@@ -216,7 +211,7 @@ static __device__ __forceinline__ void load_unit(four &v, const struct source &f
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        v.row[i] = load_valid(head + i * DIM * 4, 8 * u + 2 * i < t.n);
+        v.row[i] = load_once16_if(head + i * DIM * 4, 8 * u + 2 * i < t.n);
 }
 
 template <int DIM>

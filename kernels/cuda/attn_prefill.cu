@@ -5,6 +5,11 @@
  * while V is used, the next V while K is used. This kernel also takes decoding sequences whose
  * partial results have no slot.
  *
+ * Heads of 256: 16 queries per pair of warps. Each warp of a pair computes the products of half of
+ * the dimensions, which the two exchange in the place of K, and o of half of the dimensions. A block
+ * has 8 warps, or 4, and half of the queries, where shared memory is small: with 32 queries it fits
+ * into the 99 KB of a GPU of compute capability 8.6 or 8.9. A row's bits are the same.
+ *
  * A query has three states: of the segment, the group and the row. Registers hold that of the
  * segment. The group's o is in shared memory, where each lane uses only its own part, once per
  * segment. The row's o is in `out` while the walk goes on, and is touched once per group: of a row
@@ -16,14 +21,13 @@
 #include "kernels/cuda/attn_walk.cuh"
 #include "kernels/cuda/rounded.cuh"
 
-#define N_WARPS 4
-#define THREADS (N_WARPS * WARP)
-#define BLOCK_QUERIES (N_WARPS * ATTN_QUERIES)
+#define QUERIES(dim, n_warps) ((n_warps) / ATTN_PARTS(dim) * ATTN_QUERIES) /* of a block */
+#define SHARED_BYTES_BESIDE 1024 /* what is not dynamic */
 
 /* Shared memory, in chunks of 16 bytes: K of a tile [2 blocks][DIM / 2 rows of words][8], V [2
- * blocks][16 rows][V_ROW], the groups' o, (m, l) of the rows. Eight lanes read 16 bytes each at
- * once: two neighbouring chunks (g) of four rows (c). The chunk index is xored with 2c, so that
- * these are in distinct banks. */
+ * blocks][16 rows][V_ROW], the groups' o of each warp, (m, l) of the rows. Eight lanes read 16 bytes
+ * each at once: two neighbouring chunks (g) of four rows (c). The chunk index is xored with 2c, so
+ * that these are in distinct banks. */
 template <int DIM>
 struct layout {
     enum {
@@ -32,11 +36,29 @@ struct layout {
         V_BLOCK = KV_BLOCK_TOKENS / 2 * V_ROW,
         V = ATTN_TILE_BLOCKS * K_BLOCK,
         TOTAL = V + ATTN_TILE_BLOCKS * V_BLOCK,
-        N_TOTAL = 4 * ATTN_GROUPS(DIM), /* of one thread; THREADS chunks apart */
-        ROWS = TOTAL + N_TOTAL * THREADS,
-        CHUNKS = ROWS + THREADS
+        N_TOTAL = 4 * ATTN_GROUPS(ATTN_PART_DIMS(DIM)), /* of one thread; WARP chunks apart */
     };
+
+    static constexpr size_t bytes(uint32_t n_warps)
+    {
+        return (TOTAL + (N_TOTAL + 1) * n_warps * WARP) * sizeof(uint4);
+    }
 };
+
+static_assert(layout<256>::bytes(4) + SHARED_BYTES_BESIDE <= 99 << 10, "capability 8.6 and 8.9");
+
+/* The warp's part of the dimensions, and the first of them. */
+template <int DIM>
+static __device__ __forceinline__ uint32_t warp_part()
+{
+    return threadIdx.x / WARP % ATTN_PARTS(DIM);
+}
+
+template <int DIM>
+static __device__ __forceinline__ uint32_t first_dim()
+{
+    return warp_part<DIM>() * ATTN_PART_DIMS(DIM);
+}
 
 static __device__ __forceinline__ uint32_t k_chunk(uint32_t row, uint32_t chunk)
 {
@@ -49,21 +71,22 @@ static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
 }
 
-/* Words 4i .. 4i + 3 of K or V, whose rows have ROW words. */
+/* Words 4i .. 4i + 3 of K or V, whose rows have ROW words. Zeros if not valid. */
 template <enum dtype TYPE, uint32_t ROW>
-static __device__ __forceinline__ uint4 load_words(const unsigned char *head, uint32_t i)
+static __device__ __forceinline__ uint4 load_words(const unsigned char *head, uint32_t i,
+                                                   bool valid)
 {
-    uint32_t row = i / (ROW / 4), at = i % (ROW / 4);
+    const unsigned char *at = attn_words_at<TYPE, ROW>(head, i / (ROW / 4), i % (ROW / 4));
 
     if constexpr (TYPE == DTYPE_BF16)
-        return reinterpret_cast<const uint4 *>(head)[i];
+        return load_once16_if(at, valid);
     else if constexpr (TYPE == DTYPE_F16)
-        return attn_weave(attn_load_halves<ROW>(head, row, at));
+        return attn_weave(attn_load_halves<ROW>(at, valid));
     else
-        return attn_widen<TYPE>(attn_load_bytes<ROW>(head, row, at));
+        return attn_widen<TYPE>(attn_load_bytes<ROW>(at, valid));
 }
 
-/* Copy these words. Zeros, if not valid. */
+/* Copy these words. */
 template <enum dtype TYPE, uint32_t ROW>
 static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char *head, uint32_t i,
                                                   bool valid)
@@ -71,7 +94,7 @@ static __device__ __forceinline__ void copy_words(uint4 *to, const unsigned char
     if constexpr (TYPE == DTYPE_BF16)
         cp_async16(to, reinterpret_cast<const uint4 *>(head) + i, valid);
     else
-        *to = valid ? load_words<TYPE, ROW>(head, i) : make_uint4(0, 0, 0, 0);
+        *to = load_words<TYPE, ROW>(head, i, valid);
 }
 
 /* The scales of a tile's K (v = 0) or V (v = 1). */
@@ -94,7 +117,7 @@ tile_scales(const struct attention_params &p, const struct walk &w, int v)
 
 /* Start copying K (V) of a tile. Slots behind the segment's end become 0. Words of KV in f16 and of
  * one byte are made on the way, so their copy is done when the call returns. */
-template <int DIM, enum dtype TYPE>
+template <int DIM, enum dtype TYPE, int N_WARPS>
 static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attention_params &p,
                                                  const struct walk &w)
 {
@@ -108,13 +131,13 @@ static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attentio
             kv_at_as<TYPE>(p.pool, blocks[t / KV_BLOCK_TOKENS], p.layer, 0, blockIdx.y);
 
 #pragma unroll
-        for (uint32_t i = threadIdx.x; i < layout<DIM>::K_BLOCK; i += THREADS)
+        for (uint32_t i = threadIdx.x; i < layout<DIM>::K_BLOCK; i += N_WARPS * WARP)
             copy_words<TYPE, KV_BLOCK_TOKENS>(k + k_chunk(i / 8, i % 8), head, i,
                                               t + 4 * (i % 8) < n);
     }
 }
 
-template <int DIM, enum dtype TYPE>
+template <int DIM, enum dtype TYPE, int N_WARPS>
 static __device__ __forceinline__ void copy_values(uint4 *v, const struct attention_params &p,
                                                    const struct walk &w)
 {
@@ -128,7 +151,8 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
             p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y);
 
 #pragma unroll(DIM % 32 == 0 ? 8 : 1) /* otherwise each turn would compute its own addresses */
-        for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4); i += THREADS)
+        for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4);
+             i += N_WARPS * WARP)
             copy_words<TYPE, DIM>(v + v_chunk<DIM>(i / (DIM / 4), i % (DIM / 4)), head, i,
                                   t + 2 * (i / (DIM / 4)) < n);
     }
@@ -143,7 +167,7 @@ static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)
     const struct attn_range range = {0, n};
     bool special = false;
 
-    for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += blockDim.x) {
         uint32_t row = i / (DIM / 4), at = v_chunk<DIM>(row, i % (DIM / 4));
 
         if (2 * row + 1 >= n)
@@ -161,26 +185,25 @@ static __device__ __forceinline__ void select_values(uint4 *v, const struct atte
                                                      uint32_t block0, struct attn_range range)
 {
     __syncthreads(); /* all threads have used the old V */
-    for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += blockDim.x) {
         uint32_t row = i / (DIM / 4), chunk = i % (DIM / 4);
-        uint4 x = make_uint4(0, 0, 0, 0);
+        bool valid = 2 * row < range.hi;
+        uint32_t block = p.blocks[block0 + (valid ? row / 16 : 0)];
+        uint4 x = load_words<TYPE, DIM>(kv_at_as<TYPE>(p.pool, block, p.layer, 1, blockIdx.y),
+                                        row % 16 * (DIM / 4) + chunk, valid);
 
-        if (2 * row < range.hi)
-            x = load_words<TYPE, DIM>(
-                kv_at_as<TYPE>(p.pool, p.blocks[block0 + row / 16], p.layer, 1, blockIdx.y),
-                row % 16 * (DIM / 4) + chunk);
         v[v_chunk<DIM>(row, chunk)] = attn_select(x, 2 * row, range);
     }
     __syncthreads();
 }
 
-/* This lane's state of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of o, where
- * o[4u + e] is as attn_tile_values() returns it. */
+/* This lane's state of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of the
+ * warp's part of o, where o[4u + e] is as attn_tile_values() returns it. */
 template <int DIM>
 struct state {
     float m[2];
     float l[2];
-    float o[4 * ATTN_GROUPS(DIM)][4];
+    float o[layout<DIM>::N_TOTAL][4];
 };
 
 template <int DIM>
@@ -189,7 +212,7 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
     s.m[0] = s.m[1] = -INFINITY;
     s.l[0] = s.l[1] = 0;
 #pragma unroll
-    for (int i = 0; i < 16 * ATTN_GROUPS(DIM); i++)
+    for (int i = 0; i < 4 * layout<DIM>::N_TOTAL; i++)
         s.o[i / 4][i % 4] = 0;
 }
 
@@ -200,7 +223,7 @@ static __device__ __forceinline__ void total_clear(struct total &t)
     t.l[0] = t.l[1] = -1;
 #pragma unroll
     for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
-        t.o[THREADS * i] = make_float4(0, 0, 0, 0);
+        t.o[WARP * i] = make_float4(0, 0, 0, 0);
 }
 
 /* Merge a tile into the segment's state. A query with an empty range keeps its state. */
@@ -211,6 +234,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     struct attn_weights w[2];
 
+    v += first_dim<DIM>() / 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         w[r] = attn_weigh(state.m[r], tile.m[r]);
@@ -220,7 +244,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
         }
     }
 #pragma unroll
-    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+    for (int u = 0; u < ATTN_GROUPS(ATTN_PART_DIMS(DIM)); u++) {
         float o[4][4];
 
         attn_tile_values<TYPE>(o, tile, [&](int b, int i) {
@@ -290,7 +314,7 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
     }
 #pragma unroll
     for (int i = 0; i < layout<DIM>::N_TOTAL; i++) {
-        float4 o = total.o[THREADS * i];
+        float4 o = total.o[WARP * i];
 
         if (sees[0]) {
             o.x = attn_join(o.x, part.o[i][0], w[0]);
@@ -300,7 +324,7 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
             o.z = attn_join(o.z, part.o[i][2], w[1]);
             o.w = attn_join(o.w, part.o[i][3], w[1]);
         }
-        total.o[THREADS * i] = o;
+        total.o[WARP * i] = o;
     }
 }
 
@@ -311,7 +335,7 @@ static __device__ __forceinline__ void get_eight(float x[8], const struct total 
 {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        float4 o = t.o[THREADS * (4 * u + e)];
+        float4 o = t.o[WARP * (4 * u + e)];
 
         x[e] = r == 0 ? o.x : o.z;
         x[4 + e] = r == 0 ? o.y : o.w;
@@ -333,7 +357,7 @@ static __device__ __forceinline__ void put_eight_rounded(uint16_t *to, enum dtyp
                    round_pair(weights, x[4], x[5]), round_pair(weights, x[6], x[7]));
 }
 
-/* Join the group's state of query r to the row's, whose o is in `out` and whose (m, l) is ml. The
+/* Join the group's state of query r to the row's, whose DIM dimensions of o are in `out` and whose (m, l) is ml. The
  * row's first group is taken as it is. `last`: divide by l, and write to `rounded` unless that is
  * NULL. Returns the row's (m, l). */
 template <int DIM>
@@ -379,12 +403,16 @@ static __device__ __forceinline__ void end_group(const struct total &t, const st
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head))
+        if (!find_query<ATTN_PARTS(DIM)>(job, place, r, &row, &head))
             continue;
         uint16_t *rounded = p.rounded.data ? p.rounded.data + row * p.rounded.stride : NULL;
+        size_t at = head * DIM + first_dim<DIM>();
 
-        *ml = join_group<DIM>(t, r, p.out + (row * p.n_heads + head) * DIM,
-                              rounded ? rounded + head * DIM : NULL, p.rounded.weights, *ml, last);
+        *ml = join_group<ATTN_PART_DIMS(DIM)>(t, r, p.out + row * p.n_heads * DIM + at,
+                                              rounded ? rounded + at : NULL, p.rounded.weights,
+                                              *ml, last);
+        if (warp_part<DIM>() > 0)
+            continue;
         if (last && rounded && head == p.n_heads - 1)
             for (uint32_t i = p.n_heads * DIM + threadIdx.x % 4; i < p.rounded.stride; i += 4)
                 rounded[i] = 0;
@@ -406,13 +434,13 @@ static __device__ __forceinline__ void write_partials(const struct total &t,
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head) || total_ml(t, r).y < 0)
+        if (!find_query<ATTN_PARTS(DIM)>(job, place, r, &row, &head) || total_ml(t, r).y < 0)
             continue;
         size_t slot = row * job.n_groups + blockIdx.z;
-        float *to = job.partials + (slot * job.p.n_heads + head) * DIM;
+        float *to = job.partials + (slot * job.p.n_heads + head) * DIM + first_dim<DIM>();
 
 #pragma unroll 1
-        for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+        for (int u = 0; u < ATTN_GROUPS(ATTN_PART_DIMS(DIM)); u++) {
             float x[8];
 
             if (DIM % 32 != 0 && 32 * u + 8 * c >= DIM)
@@ -420,7 +448,7 @@ static __device__ __forceinline__ void write_partials(const struct total &t,
             get_eight(x, t, u, r);
             put_eight(to + 32 * u + 8 * c, x);
         }
-        if (c == 0)
+        if (c == 0 && warp_part<DIM>() == 0)
             *attn_partial_ml(job, slot, head) = total_ml(t, r);
     }
 }
@@ -442,28 +470,46 @@ static __device__ __forceinline__ bool sees_tile(const struct attention_params &
 template <int DIM>
 static __device__ __forceinline__ float4 *rows_of(uint4 *shared)
 {
-    return reinterpret_cast<float4 *>(shared) + layout<DIM>::ROWS + threadIdx.x;
+    return reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL +
+           layout<DIM>::N_TOTAL * blockDim.x + threadIdx.x;
+}
+
+/* Add the products of the other half of the dimensions to those of this warp. `exchange`: memory
+ * that nothing else uses now. All threads of the block call it. */
+static __device__ __forceinline__ void join_products(float s[ATTN_TILE_BLOCKS][4][4],
+                                                     uint4 *exchange, bool active)
+{
+    float4 *at = reinterpret_cast<float4 *>(exchange) + threadIdx.x % WARP;
+    uint32_t warp = threadIdx.x / WARP;
+
+    if (active)
+        attn_put_products(s, [&](int j) { return at + (8 * warp + j) * WARP; });
+    __syncthreads(); /* the products are there */
+    if (active)
+        attn_add_products(s, [&](int j) { return at + (8 * (warp ^ 1) + j) * WARP; });
+    __syncthreads(); /* all threads have used them */
 }
 
 /* Walk all tiles for one warp's queries. Every warp of the block takes part in every copy and
  * barrier. */
-template <int DIM, enum dtype TYPE>
+template <int DIM, enum dtype TYPE, int N_WARPS>
 static __device__ __forceinline__ void walk_tiles(struct total &total, const struct attn_job &job,
                                                   const struct place &place, uint4 *k,
-                                                  const uint4 q[DIM / 16], struct walk next,
+                                                  const uint4 q[ATTN_PART_DIMS(DIM) / 16],
+                                                  struct walk next,
                                                   const uint32_t row_pos[2])
 {
     const struct attention_params &p = job.p;
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint4 *v = k + layout<DIM>::V;
+    uint4 *v = k + layout<DIM>::V, *own_k = k + k_chunk(first_dim<DIM>() / 2, 0);
     state<DIM> part;
 
     state_clear(part);
     if (!walk_ended(next, place))
-        copy_keys<DIM, TYPE>(k, p, next);
+        copy_keys<DIM, TYPE, N_WARPS>(k, p, next);
     cp_async_commit();
     if (!walk_ended(next, place))
-        copy_values<DIM, TYPE>(v, p, next);
+        copy_values<DIM, TYPE, N_WARPS>(v, p, next);
     cp_async_commit();
     while (!walk_ended(next, place)) {
         const struct walk w = next;
@@ -476,15 +522,17 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
         if (active)
 #pragma unroll
             for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
-                attn_tile_products<DIM, TYPE>(
+                attn_tile_products<ATTN_PART_DIMS(DIM), TYPE>(
                     s[b], [&](int i) { return q[i]; },
-                    [&](int i) { return k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
+                    [&](int i) { return own_k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
         cp_async_wait<0>();
         __syncthreads(); /* V has arrived, and all threads have used K */
+        if (ATTN_PARTS(DIM) > 1)
+            join_products(s, k, active);
         next.token0 += ATTN_TILE;
         walk_settle(&next, p, place);
         if (!walk_ended(next, place))
-            copy_keys<DIM, TYPE>(k, p, next);
+            copy_keys<DIM, TYPE, N_WARPS>(k, p, next);
         cp_async_commit();
         if (active) {
             const struct attn_segment seg = p.segments[w.index];
@@ -511,24 +559,25 @@ static __device__ __forceinline__ void walk_tiles(struct total &total, const str
         }
         __syncthreads(); /* all threads have used V */
         if (!walk_ended(next, place))
-            copy_values<DIM, TYPE>(v, p, next);
+            copy_values<DIM, TYPE, N_WARPS>(v, p, next);
         cp_async_commit();
     }
 }
 
-/* Grid (n_tiles, G, groups or 1), 4 warps: 64 queries of one sequence and KV head. */
-template <int DIM, enum dtype TYPE>
-static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct attn_job job)
+/* Grid (n_tiles, G, groups or 1), N_WARPS warps: 64 queries of one sequence and KV head, or 32. */
+template <int DIM, enum dtype TYPE, int N_WARPS>
+static __global__ void __launch_bounds__(N_WARPS *WARP, 8 / N_WARPS)
+    attn_prefill_kernel(struct attn_job job)
 {
     DYNAMIC_SHARED(uint4, shared);
     __shared__ struct place place;
     const struct attention_params &p = job.p;
     struct place own;
 
-    if (!find_place<BLOCK_QUERIES>(&own, job, false))
+    if (!find_place<QUERIES(DIM, N_WARPS)>(&own, job, false))
         return;
     const struct attn_seq seq = p.seqs[own.seq];
-    struct walk walk = walk_start<BLOCK_QUERIES>(job, seq, &own);
+    struct walk walk = walk_start<QUERIES(DIM, N_WARPS)>(job, seq, &own);
 
     if (job.n_groups > 0 && walk_ended(walk, own))
         return;
@@ -540,24 +589,26 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill_kernel(struct 
     struct total total;
     const float *from[2];
     uint32_t row_pos[2];
-    uint4 q[DIM / 16];
+    uint4 q[ATTN_PART_DIMS(DIM) / 16];
 
     for (int r = 0; r < 2; r++) {
-        uint32_t query = lane_query(own.block0, r), row = seq.row0 + query / job.n_shared;
+        uint32_t query = lane_query<ATTN_PARTS(DIM)>(own.block0, r);
+        uint32_t row = seq.row0 + query / job.n_shared;
         const float *x = p.q + row * p.q_stride + (size_t)(head0 + query % job.n_shared) * DIM;
 
         row_pos[r] = seq.pos0 + attn_min(query, n_queries - 1) / job.n_shared;
         from[r] = query < n_queries ? x : NULL;
     }
 #pragma unroll
-    for (int i = 0; i < DIM / 16; i++)
-        q[i] = attn_tile_query<TYPE>(from, i);
-    total.o = reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL + threadIdx.x;
+    for (int i = 0; i < ATTN_PART_DIMS(DIM) / 16; i++)
+        q[i] = attn_tile_query<TYPE>(from, first_dim<DIM>() / 16 + i);
+    total.o = reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL +
+              threadIdx.x / WARP * (layout<DIM>::N_TOTAL * WARP) + threadIdx.x % WARP;
     total_clear<DIM>(total);
     reinterpret_cast<float2 *>(rows_of<DIM>(shared))[0] = no_row();
     reinterpret_cast<float2 *>(rows_of<DIM>(shared))[1] = no_row();
     __syncthreads(); /* `place` is there */
-    walk_tiles<DIM, TYPE>(total, job, place, shared, q, walk, row_pos);
+    walk_tiles<DIM, TYPE, N_WARPS>(total, job, place, shared, q, walk, row_pos);
     if (job.n_groups > 0)
         write_partials<DIM>(total, job, place);
     else
@@ -608,19 +659,39 @@ static __global__ void __launch_bounds__(JOIN_THREADS) attn_groups_kernel(struct
 
 /* --- launching --- */
 
-template <int DIM, enum dtype TYPE>
-static enum status launch(struct cuda_context *c, cudaStream_t s, const struct attn_job *job,
-                          uint32_t n_tiles)
+template <int DIM, enum dtype TYPE, int N_WARPS>
+static enum status launch_warps(struct cuda_context *c, cudaStream_t s, const struct attn_job *job,
+                                uint32_t n_tiles)
 {
     dim3 grid(n_tiles, job->p.pool.n_kv_heads, job->n_groups ? job->n_groups : 1);
-    size_t n_bytes = layout<DIM>::CHUNKS * sizeof(uint4);
-    enum status status = cuda_check(c, allow_shared(attn_prefill_kernel<DIM, TYPE>, n_bytes),
+    size_t n_bytes = layout<DIM>::bytes(N_WARPS);
+    enum status status = cuda_check(c,
+                                    allow_shared(attn_prefill_kernel<DIM, TYPE, N_WARPS>, n_bytes),
                                     "cudaFuncSetAttribute");
 
     if (status != OK)
         return status;
-    LAUNCH((attn_prefill_kernel<DIM, TYPE>), grid, THREADS, n_bytes, s, *job);
+    LAUNCH((attn_prefill_kernel<DIM, TYPE, N_WARPS>), grid, N_WARPS *WARP, n_bytes, s, *job);
     return cuda_launched(c, "attn_prefill");
+}
+
+/* Warps of a block. Blocks of 8 warps for heads of 256 read KV half as often; KV of one byte is half
+ * as long. */
+static uint32_t block_warps(const struct cuda_context *c, const struct kv_pool *pool)
+{
+    bool fits = c->shared_max >= layout<256>::bytes(8) + SHARED_BYTES_BESIDE;
+
+    return pool->head_dim == 256 && !kv_dtype_is_scaled(pool->layout.dtype) && fits ? 8 : 4;
+}
+
+template <int DIM, enum dtype TYPE>
+static enum status launch(struct cuda_context *c, cudaStream_t s, const struct attn_job *job,
+                          uint32_t n_tiles)
+{
+    if constexpr (ATTN_PARTS(DIM) > 1 && (TYPE == DTYPE_BF16 || TYPE == DTYPE_F16))
+        if (block_warps(c, &job->p.pool) == 8)
+            return launch_warps<DIM, TYPE, 8>(c, s, job, n_tiles);
+    return launch_warps<DIM, TYPE, 4>(c, s, job, n_tiles);
 }
 
 /* The groups that blocks share: where a block for each n_queries queries would leave half of the
@@ -641,7 +712,8 @@ static uint32_t choose_groups(const struct cuda_context *c, const struct attn_jo
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
 {
     const struct attention_params *p = &job->p;
-    uint64_t n_tiles = (uint64_t)p->n_rows * job->n_shared / BLOCK_QUERIES + p->n_seqs;
+    uint32_t n_queries = QUERIES(p->pool.head_dim, block_warps(c, &p->pool));
+    uint64_t n_tiles = (uint64_t)p->n_rows * job->n_shared / n_queries + p->n_seqs;
     uint32_t n_out = row_length(p->rounded, p->n_heads * p->pool.head_dim);
     uint32_t n_blocks = ceil_div(n_out, JOIN_THREADS);
     bool some_wide = job->has_wide &&
@@ -650,7 +722,7 @@ enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct at
     enum status status = OK;
 
     ASSERT(p->pool.n_kv_heads <= 65535 && n_tiles <= INT32_MAX);
-    prefill.n_groups = choose_groups(c, job, some_wide ? ATTN_WIDE_QUERIES : BLOCK_QUERIES);
+    prefill.n_groups = choose_groups(c, job, some_wide ? ATTN_WIDE_QUERIES : n_queries);
     if (!some_wide || p->n_seqs > 1)
         status = ATTN_FOR(p->pool, launch, c, s, &prefill, (uint32_t)n_tiles);
     if (status == OK && some_wide)

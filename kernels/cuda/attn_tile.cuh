@@ -4,7 +4,8 @@
  * So every kernel does the same operations, however it divides them among threads:
  *
  *   tile     up to 64 keys, [64 i, 64 i + 64) of one segment: scores by mma over dimensions in
- *            ascending order, their maximum m, p = 2^(score - m), l = sum of p, o = sum of p * V
+ *            ascending order (of heads of 256: those of the first 128 dimensions plus those of the
+ *            others), their maximum m, p = 2^(score - m), l = sum of p, o = sum of p * V
  *   segment  its tiles that the row sees, merged in ascending order
  *   group    its segments that the row sees, of ATTN_GROUP_SEGMENTS of the sequence, merged in
  *            ascending order
@@ -59,6 +60,11 @@
 #define ATTN_QUERIES 16 /* of one warp: the rows of an mma */
 #define ATTN_LOG2E 1.44269504088896341f
 #define ATTN_LN2 0.693147180559945309f
+/* Warps that share 16 queries and a tile. Each computes the products of its part of the dimensions,
+ * and the values of that part: a lane holds all of a tile's scores, but o of 128 dimensions at
+ * most. */
+#define ATTN_PARTS(dim) ((dim) > 128 ? 2 : 1)
+#define ATTN_PART_DIMS(dim) ((dim) / ATTN_PARTS(dim))
 /* Groups of 32 dimensions: four mma per step of keys. */
 #define ATTN_GROUPS(dim) (((dim) + 31) / 32)
 
@@ -314,6 +320,36 @@ static __device__ __forceinline__ void attn_tile_scores(float s[ATTN_TILE_BLOCKS
     }
 }
 
+/* The warps of a pair add their products: each puts its own where the other one finds them, four
+ * floats of each row in turn, then both add the same two numbers. at(j): 16 bytes for each lane. */
+template <typename Place>
+static __device__ __forceinline__ void attn_put_products(const float s[ATTN_TILE_BLOCKS][4][4],
+                                                         const Place &at)
+{
+#pragma unroll
+    for (int j = 0; j < 4 * ATTN_TILE_BLOCKS; j++) {
+        const float *x = s[j / 4][j % 4];
+
+        *at(j) = make_float4(x[0], x[1], x[2], x[3]);
+    }
+}
+
+template <typename Place>
+static __device__ __forceinline__ void attn_add_products(float s[ATTN_TILE_BLOCKS][4][4],
+                                                         const Place &at)
+{
+#pragma unroll
+    for (int j = 0; j < 4 * ATTN_TILE_BLOCKS; j++) {
+        float4 other = *at(j);
+        float *x = s[j / 4][j % 4];
+
+        x[0] += other.x;
+        x[1] += other.y;
+        x[2] += other.z;
+        x[3] += other.w;
+    }
+}
+
 /* Maximum and sum over the four lanes that share a query; the same bits in each lane. */
 static __device__ __forceinline__ float attn_quad_max(float v)
 {
@@ -368,17 +404,28 @@ static __device__ __forceinline__ void attn_tile_pack(struct attn_tile &t,
     }
 }
 
+/* --- KV in memory --- */
+
+/* Bytes of two neighbouring elements, and of what a lane reads of a row of words: four words, or
+ * four elements of each of two rows. */
+#define ATTN_PAIR_BYTES(type) ((type) == DTYPE_BF16 || (type) == DTYPE_F16 ? 4u : 2u)
+#define ATTN_QUAD_BYTES(type) ((type) == DTYPE_BF16 ? 16u : 2 * ATTN_PAIR_BYTES(type))
+
+/* Words 4g .. 4g + 3 of row of words i of K (V), which begins at `head`. A row has ROW words. */
+template <enum dtype TYPE, uint32_t ROW>
+static __device__ __forceinline__ const unsigned char *attn_words_at(const unsigned char *head,
+                                                                     uint32_t i, uint32_t g)
+{
+    return head + i * (ROW * ATTN_PAIR_BYTES(TYPE)) + g * ATTN_QUAD_BYTES(TYPE);
+}
+
 /* --- KV in f16 --- */
 
-/* This lane's part of rows 2i (x and y) and 2i + 1 (z and w) of K (V). `head`: the first byte of K
- * (V); g: which four tokens (dimensions) of them. */
+/* Four elements of two rows: x and y, z and w. Zeros if not valid. */
 template <uint32_t ROW>
-static __device__ __forceinline__ uint4 attn_load_halves(const unsigned char *head, uint32_t i,
-                                                         uint32_t g)
+static __device__ __forceinline__ uint4 attn_load_halves(const unsigned char *at, bool valid)
 {
-    const unsigned char *at = head + 2 * (2 * i * ROW + 4 * g);
-    uint2 lo = *reinterpret_cast<const uint2 *>(at);
-    uint2 hi = *reinterpret_cast<const uint2 *>(at + 2 * ROW);
+    uint2 lo = load_once8_if(at, valid), hi = load_once8_if(at + 2 * ROW, valid);
 
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
 }
@@ -413,16 +460,11 @@ static __device__ __forceinline__ uint4 attn_widen(uint2 bytes)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* This lane's part of rows 2i and 2i + 1 of K (V), as bytes. `head`: the first byte of K (V); g:
- * which four tokens (dimensions) of them. */
-template <uint32_t ROW_BYTES>
-static __device__ __forceinline__ uint2 attn_load_bytes(const unsigned char *head, uint32_t i,
-                                                        uint32_t g)
+/* Four bytes of two rows. Zeros if not valid. */
+template <uint32_t ROW>
+static __device__ __forceinline__ uint2 attn_load_bytes(const unsigned char *at, bool valid)
 {
-    const unsigned char *at = head + 2 * i * ROW_BYTES + 4 * g;
-
-    return make_uint2(*reinterpret_cast<const uint32_t *>(at),
-                      *reinterpret_cast<const uint32_t *>(at + ROW_BYTES));
+    return make_uint2(load_once4_if(at, valid), load_once4_if(at + ROW, valid));
 }
 
 /* The scales of the tokens of which this lane has scores: [block][4 e + j] is that of token 8c + 4

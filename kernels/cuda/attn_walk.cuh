@@ -130,18 +130,20 @@ static __device__ __forceinline__ bool find_place(struct place *place,
 
 /* --- queries and their states --- */
 
-/* The query in row r (0: g, 1: g + 8) of this lane's fragments. */
+/* The query in row r (0: g, 1: g + 8) of this lane's fragments. PARTS warps have the same ones. */
+template <int PARTS>
 static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
 {
-    return block0 + threadIdx.x / WARP * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
+    return block0 + threadIdx.x / (PARTS * WARP) * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
 }
 
 /* A query's row and head; false: there is no such query. */
+template <int PARTS>
 static __device__ __forceinline__ bool find_query(const struct attn_job &job, struct place place,
                                                   int r, size_t *row, uint32_t *head)
 {
     const struct attn_seq seq = job.p.seqs[place.seq];
-    uint32_t query = lane_query(place.block0, r);
+    uint32_t query = lane_query<PARTS>(place.block0, r);
 
     *row = seq.row0 + query / job.n_shared;
     *head = blockIdx.y * job.n_shared + query % job.n_shared;

@@ -286,7 +286,7 @@ static __device__ __forceinline__ void end_group(const struct memory &m, const s
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head))
+        if (!find_query<1>(job, place, r, &row, &head))
             continue;
         uint16_t *rounded = p.rounded.data ? p.rounded.data + row * p.rounded.stride : NULL;
 
@@ -314,7 +314,7 @@ static __device__ __forceinline__ void write_partials(const struct memory &m,
         uint32_t head;
         size_t row;
 
-        if (!find_query(job, place, r, &row, &head) || total_ml(t, r).y < 0)
+        if (!find_query<1>(job, place, r, &row, &head) || total_ml(t, r).y < 0)
             continue;
         size_t slot = row * job.n_groups + blockIdx.z;
         float *to = job.partials + (slot * job.p.n_heads + head) * DIM + 2 * (threadIdx.x % 4);
@@ -499,7 +499,7 @@ static __device__ __forceinline__ void compute(const struct attn_job &job, const
 
     /* Lanes behind the last query compute zeros at its position. */
     for (int r = 0; r < 2; r++)
-        row_pos[r] = seq.pos0 + attn_min(lane_query(place.block0, r), n_queries - 1) / job.n_shared;
+        row_pos[r] = seq.pos0 + attn_min(lane_query<1>(place.block0, r), n_queries - 1) / job.n_shared;
     total_clear<DIM>(m);
     rows_of<DIM>(m)[0] = rows_of<DIM>(m)[1] = no_row();
     if (!walk_ended(m.x->begin, place))

@@ -121,8 +121,6 @@ enum status cuda_rope_kv(struct device *, struct stream *, const struct rope_kv_
 enum status cuda_silu_mul(struct device *, struct stream *, const struct silu_mul_params *);
 enum status cuda_gemm(struct device *, struct stream *, const struct gemm_params *);
 enum status cuda_attention(struct device *, struct stream *, const struct attention_params *);
-enum status cuda_kv_gather(struct device *, struct stream *, const struct kv_copy_params *);
-enum status cuda_kv_scatter(struct device *, struct stream *, const struct kv_copy_params *);
 enum status cuda_sample(struct device *, struct stream *, const struct sample_params *);
 enum status cuda_scale(struct device *, struct stream *, const struct scale_params *);
 enum status cuda_route(struct device *, struct stream *, const struct route_params *);

@@ -652,10 +652,47 @@ static enum status cuda_download(void *state, struct stream *s, void *dst, const
     return copy(context_of(state), s, dst, src, n_bytes, cudaMemcpyDeviceToHost);
 }
 
-static enum status cuda_copy(void *state, struct stream *s, void *dst, const void *src,
-                             size_t n_bytes)
+#if CUDART_VERSION >= 13000
+/* ERR_UNSUPPORTED: the driver has no such call. */
+static enum status copy_batch(struct cuda_context *c, cudaStream_t s, void *const *to,
+                              const void *const *from, uint32_t n, size_t n_bytes)
 {
-    return copy(context_of(state), s, dst, src, n_bytes, cudaMemcpyDeviceToDevice);
+    struct cudaMemcpyAttributes attributes = {};
+    size_t sizes[DEVICE_COPIES_MAX], first = 0;
+
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    for (uint32_t i = 0; i < n; i++)
+        sizes[i] = n_bytes;
+    cudaError_t e = cudaMemcpyBatchAsync(to, from, sizes, n, &attributes, &first, 1, s);
+    if (e != cudaErrorNotSupported)
+        return cuda_check(c, e, "cudaMemcpyBatchAsync");
+    (void)cudaGetLastError();
+    return ERR_UNSUPPORTED;
+}
+#else /* the call came with CUDA 12.8, with other parameters */
+static enum status copy_batch(struct cuda_context *, cudaStream_t, void *const *,
+                              const void *const *, uint32_t, size_t)
+{
+    return ERR_UNSUPPORTED;
+}
+#endif
+
+static enum status cuda_copies(void *state, struct stream *s, void *const *to,
+                               const void *const *from, uint32_t n, size_t n_bytes)
+{
+    struct cuda_context *c = context_of(state);
+    enum status status = ERR_UNSUPPORTED;
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    if (n > 1 && n_bytes > 0)
+        status = copy_batch(c, cuda_stream_of(c, s), to, from, n, n_bytes);
+    if (status != ERR_UNSUPPORTED)
+        return status;
+    status = OK;
+    for (uint32_t i = 0; status == OK && i < n; i++)
+        status = copy(c, s, to[i], from[i], n_bytes, cudaMemcpyDefault);
+    return status;
 }
 
 static enum status cuda_crc32c(void *state, struct stream *s, const void *const *pieces,
@@ -747,6 +784,6 @@ const struct device_backend tarn_cuda_backend = {
     cuda_stream_wait,   cuda_event_create, cuda_event_destroy, cuda_event_record,
     cuda_event_order,   cuda_event_query,  cuda_event_wait,    cuda_graph_begin,
     cuda_graph_end,     cuda_graph_launch, cuda_graph_destroy, cuda_tune,
-    cuda_copy,          cuda_crc32c,       cuda_export,        cuda_map,
+    cuda_copies,        cuda_crc32c,       cuda_export,        cuda_map,
     cuda_unmap,         cuda_connect,      cuda_end_group,     cuda_all_gather,
 };

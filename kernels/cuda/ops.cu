@@ -4,7 +4,7 @@
 #include "kernels/cuda/context.cuh"
 
 /* Incremented when any op may give other bits under the same name. */
-#define NUMERIC_VERSION 4
+#define NUMERIC_VERSION 5
 
 /* The name is part of the fingerprint of stored KV. It has the choices between kernels that add in
  * other orders (gemm_choice.cu, attn_choice.cu) and the generation of the GPU: matrix instructions
@@ -18,7 +18,6 @@ void cuda_ops_init(struct cuda_context *c)
     /* all_reduce comes with a group: collective.cu. */
     c->ops = {c->ops_name,    NUMERIC_VERSION, cuda_embed,     cuda_rmsnorm,    cuda_gemm,
               cuda_rope_kv,   cuda_attention,  cuda_silu_mul,  cuda_gather,     NULL,
-              NULL,           cuda_kv_gather,  cuda_kv_scatter, NULL,           cuda_sample,
-              cuda_scale,     KV_FLOAT_DTYPES | KV_SCALED_DTYPES, cuda_route,
-              cuda_gemm_experts, cuda_combine, 1};
+              NULL,           NULL,            cuda_sample,     cuda_scale,
+              KV_FLOAT_DTYPES | KV_SCALED_DTYPES, cuda_route,  cuda_gemm_experts, cuda_combine, 1};
 }

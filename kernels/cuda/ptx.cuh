@@ -231,6 +231,46 @@ static __device__ __forceinline__ uint4 load_once16(const void *global)
     return r;
 }
 
+/* 16, 8 or 4 such bytes if valid, else zeros and no access. */
+static __device__ __forceinline__ uint4 load_once16_if(const void *global, bool valid)
+{
+    uint4 r;
+
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "setp.ne.b32 p, %5, 0;\n\t"
+                 "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
+                 "@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n\t}"
+                 : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w)
+                 : "l"(global), "r"((int)valid));
+    return r;
+}
+
+static __device__ __forceinline__ uint2 load_once8_if(const void *global, bool valid)
+{
+    uint2 r;
+
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "setp.ne.b32 p, %3, 0;\n\t"
+                 "mov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\t"
+                 "@p ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n\t}"
+                 : "=&r"(r.x), "=&r"(r.y)
+                 : "l"(global), "r"((int)valid));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t load_once4_if(const void *global, bool valid)
+{
+    uint32_t r;
+
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "setp.ne.b32 p, %2, 0;\n\t"
+                 "mov.b32 %0, 0;\n\t"
+                 "@p ld.global.L1::no_allocate.u32 %0, [%1];\n\t}"
+                 : "=&r"(r)
+                 : "l"(global), "r"((int)valid));
+    return r;
+}
+
 /* load_once16() through the non-coherent path. Only for memory that no kernel writes while this one
  * may run, including kernels of other streams and overlapping launches: in practice, weights. */
 static __device__ __forceinline__ uint4 load_weight16(const void *global)

@@ -19,7 +19,6 @@ set(TARN_CUDA_SOURCES
     gemm_int.cu
     gemm_rows.cu
     graph.cu
-    kv_copy.cu
     ops.cu
     rmsnorm.cu
     rope.cu

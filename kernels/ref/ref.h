@@ -27,10 +27,6 @@ NODISCARD enum status ref_attention_tiles(struct device *, struct stream *,
                                           const struct attention_params *);
 NODISCARD enum status ref_merge_tiles(struct device *, struct stream *,
                                       const struct merge_tiles_params *);
-NODISCARD enum status ref_kv_gather(struct device *, struct stream *,
-                                    const struct kv_copy_params *);
-NODISCARD enum status ref_kv_scatter(struct device *, struct stream *,
-                                     const struct kv_copy_params *);
 NODISCARD enum status ref_scale(struct device *, struct stream *, const struct scale_params *);
 NODISCARD enum status ref_route(struct device *, struct stream *, const struct route_params *);
 NODISCARD enum status ref_gemm_experts(struct device *, struct stream *,

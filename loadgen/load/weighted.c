@@ -85,7 +85,7 @@ static bool has(const uint32_t *a, uint32_t n, uint32_t x)
     return false;
 }
 
-/* One that is not among taken[0..n), by weight, in one pass over all. */
+/* Draw an index that is not among taken[0..n), by weight, in one pass over all indices. */
 static bool draw_slowly(const struct weighted *w, struct draw *d, const uint32_t *taken, uint32_t n,
                         uint32_t *out)
 {

@@ -45,7 +45,7 @@ struct tenant {
 
 enum file_format { FILE_LINES, FILE_SHAREGPT };
 
-/* How a workload of kind file is read. */
+/* Options of a workload of kind file. */
 struct file_options {
     enum file_format format;
     bool shuffle; /* in an order that the seed draws */

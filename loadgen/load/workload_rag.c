@@ -55,7 +55,7 @@ static enum status open_measured(struct workload *w, struct buf *why)
                             : s;
 }
 
-/* Which document or question has which rank differs by seed; the skew does not. */
+/* Give each document or question a rank that the seed draws; the skew is the same for all seeds. */
 static enum status open_zipf(struct workload *w, uint32_t n)
 {
     struct draw d;
@@ -97,7 +97,7 @@ enum status workload_rag_open(struct workload *w, struct buf *why)
     return uses_lists(w) ? OK : open_measured(w, why);
 }
 
-/* Where the request's documents and question come from; *question is UINT32_MAX for a made one. */
+/* Choose the request's documents and question; *question is UINT32_MAX for a made question. */
 static enum status choose(struct workload *w, struct load_request *r, struct draw *d,
                           uint32_t docs[CORPUS_LIST_MAX], uint32_t *n, uint32_t *question)
 {

@@ -26,8 +26,8 @@ static uint32_t n_segments_of(uint32_t n_tokens)
 
 /* --- looking --- */
 
-/* How busy an instance is with serving: what its link still has to send, and what it has served
- * lately. */
+/* Return the instance's load by other instances, in nanoseconds of its link: bytes that wait for
+ * the link, and bytes that were served lately. */
 static double served_ns(const struct cluster *c, const struct node *x, uint64_t now_ns)
 {
     double lately = x->load * (double)c->config.bytes_per_token / c->config.link_bytes_per_s * 1e9;

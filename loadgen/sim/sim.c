@@ -346,7 +346,7 @@ static double relative_error(const struct job *j, double predicted_s, uint64_t a
     return actual_s > 0 ? fabs(predicted_s - actual_s) / actual_s : 0;
 }
 
-/* How far the predictions for an answer were off. */
+/* Add the errors of the predictions for an answer to the statistics. */
 static void keep_errors(struct sim *sim, const struct flight *f)
 {
     const struct job *j = &f->job;

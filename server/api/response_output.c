@@ -182,7 +182,7 @@ static const char *text_event(const struct response_output *o, bool is_done)
     }
 }
 
-/* What ends before the item does. */
+/* Write the events of an item's parts that end before the item. */
 static void write_ends(struct response_output *o, struct writer *w)
 {
     if (o->open == RESPONSE_SEARCH) {

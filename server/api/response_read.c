@@ -18,7 +18,7 @@
     "web_search_call.results|web_search_call.action.sources|message.input_image.image_url|"        \
     "computer_call_output.output.image_url|code_interpreter_call.outputs"
 
-/* What becomes of a field. */
+/* Treatment of a field. */
 enum rule {
     OWN,    /* read here */
     NOT_SET /* refused unless null, false, 0 or empty; `words`: what to do instead */

@@ -25,7 +25,7 @@
 struct responses;
 struct holder;
 
-/* What one response read and wrote: items as in input_items, separated by commas. */
+/* Input and output of one response: items as in input_items, separated by commas. */
 struct response_turn {
     char id[RESPONSE_ID_BYTES];     /* of the response */
     char root[RESPONSE_ID_BYTES];   /* of the chain's first response */

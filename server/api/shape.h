@@ -25,7 +25,7 @@ struct shape_background {
     /* As fill() of struct http_async, for the client that made the call. */
     enum http_next (*follow)(struct call *call, struct buf *out);
     void (*left)(struct call *call); /* the client's exchange is over */
-    /* What the call wrote in one turn; on the thread of background.h, as all below. */
+    /* Take the bytes that the call wrote in one turn; background.h's thread calls, as all below. */
     void (*written)(struct call *call, const struct buf *out, bool is_last);
 };
 

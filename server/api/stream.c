@@ -99,7 +99,7 @@ void choice_reset_delta(struct choice *c)
 
 /* --- tokens --- */
 
-/* Where text goes that is certain. */
+/* Return the buffer for text that no stop string can take back. */
 static struct buf *certain(struct choice *c)
 {
     return c->tools || c->reasoning ? &c->raw : &c->text;

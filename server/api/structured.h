@@ -27,7 +27,7 @@ NODISCARD enum status structured_create(struct structured **out, const struct to
                                         uint32_t n_vocab);
 void structured_destroy(struct structured *s); /* NULL is fine */
 
-/* Where the form stands in an answer. */
+/* The place of the form in an answer. */
 struct structured_place {
     const struct reasoning_format *reasoning; /* may precede it; NULL: none */
     const uint32_t *shown; /* [n_shown] special tokens that are text in the answer; a server has few

@@ -19,7 +19,7 @@ struct grammar;
 struct server;
 struct stopping;
 
-/* How answers are read. Zeroed: they are text. */
+/* The tools of a request, with which its answers are parsed. Zeroed: answers are text. */
 struct tools_use {
     const struct tool_format *format; /* NULL: answers are text */
     struct buf names;                 /* of functions, each ends with NUL */

@@ -29,7 +29,7 @@ struct record {
     uint32_t ids[];                /* [n_ids], from the begin of hashes[0] to `end` */
 };
 
-/* How often a reported block lies in each tier. */
+/* Number of a reported block's copies in each tier. */
 struct copies {
     uint64_t hash;
     uint32_t n[CACHE_N_TIERS];

@@ -62,7 +62,7 @@ struct http_async {
     void (*close)(void *ctx, int status);
 };
 
-/* How an exchange ended. Strings are valid during the call only. */
+/* The end of an exchange. Strings are valid during the call only. */
 struct http_done {
     const char *id, *method, *path;
     int status;               /* 0: the client got no answer */

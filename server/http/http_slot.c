@@ -437,8 +437,8 @@ static void evict_idlest(struct slots *s)
         }
 }
 
-/* One eviction at a time: while a slow HTTP thread has not closed the last victim, another eviction
- * would make no room sooner. */
+/* Evict one connection at a time: while a slow HTTP thread has not closed the last victim, another
+ * eviction would make no room sooner. */
 void slots_make_room(struct slots *s)
 {
     if (atomic_load(&s->n_leaving) == 0)

@@ -103,7 +103,7 @@ static UNUSED void open_world(struct world *w, const struct shape *shape, uint32
 static UNUSED bool rounds(enum dtype t, uint32_t dim)
 {
     return t == DTYPE_BF16 ||
-           (t != DTYPE_F32 && (dim == 64 || dim == 96 || (dim == 128 && t != DTYPE_F16)));
+           (t != DTYPE_F32 && (dim == 64 || dim == 96 || dim == 128 || dim == 256));
 }
 
 /* Queries are rounded to 16 bits, because the matrix instructions would round them. The

@@ -58,7 +58,7 @@ void cuda_test_free_all(struct device *d)
     free_arrays(d, true);
 }
 
-static void close_device(void)
+void cuda_test_close_device(void)
 {
     if (the_device)
         free_arrays(the_device, false);
@@ -68,7 +68,7 @@ static void close_device(void)
 
 static void close_at_exit(void)
 {
-    close_device();
+    cuda_test_close_device();
     free_arrays(NULL, true);
 }
 
@@ -91,7 +91,7 @@ struct device *cuda_device_for(const struct device_config *config)
     if (!closes_at_exit)
         atexit(close_at_exit);
     closes_at_exit = true;
-    close_device();
+    cuda_test_close_device();
     buf_init(&why, BUF_WHY_MAX);
     enum status s = device_open(&the_device, config, &why);
     if (s != OK)

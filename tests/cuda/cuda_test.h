@@ -24,6 +24,8 @@ bool full_size(void);
 /* Open the CUDA device with scratch for these sizes. There is one device at a time; it is reopened
  * when `config` differs. */
 struct device *cuda_device_for(const struct device_config *config);
+/* The next cuda_device_for() opens a device again. */
+void cuda_test_close_device(void);
 
 /* Allocate host memory, 64-byte aligned. cuda_test_free_all() frees it, and all arrays below. */
 void *host_array(size_t n_bytes);

@@ -62,6 +62,10 @@ static void shared_segments_change_no_bit(void **state)
         &(struct shape){
             .dtype = DTYPE_BF16, .dim = 16, .n_heads = 3, .n_kv_heads = 1, .window = 190},
         9, 32);
+    check_shared(
+        &(struct shape){
+            .dtype = DTYPE_BF16, .dim = 256, .n_heads = 3, .n_kv_heads = 1, .window = 190},
+        7, 32);
     /* room for the partial results of some sequences only */
     check_shared(&(struct shape){.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2}, 9,
                  8192);

@@ -1,9 +1,14 @@
-/* test_crc32c.c - checksums of device memory, which are those of the host. */
+/* test_crc32c.c - checksums of device memory, which are those of the host, and copies of many pieces
+ * of it. */
 #include "tests/cuda/cuda_test.h"
 
 #include <string.h>
 
 #include "base/hash.h"
+
+/* Functions of the emulation (emulation.h); NULL on a real GPU. */
+void emulation_miss_batches(int miss) __attribute__((weak));
+uint64_t emulation_batches(void) __attribute__((weak));
 
 static struct device *open_device(void)
 {
@@ -55,20 +60,46 @@ static void sums_are_those_of_the_host(void **state)
     }
 }
 
-static void copies_within_the_device_have_equal_bytes(void **state)
+/* Copies of a batch, and one by one where the driver has no batches: from pinned memory into every
+ * second block of a pool, within the pool, and back. */
+static void many_copies_arrive(void **state)
 {
+    enum { N = 9, BLOCK = 1000 };
     struct device *d = open_device();
-    struct stream *s = device_stream(d, DEVICE_COPY_PEER);
-    uint32_t host[1000];
-    void *from, *to = on_device(d, NULL, sizeof host);
+    unsigned char *host = device_alloc_pinned(d, N * BLOCK);
+    unsigned char *pool = on_device(d, NULL, 2 * N * BLOCK);
+    void *to[3][N];
+    const void *from[3][N];
 
     (void)state;
-    for (uint32_t i = 0; i < 1000; i++)
-        host[i] = random_below(UINT32_MAX);
-    from = on_device(d, host, sizeof host);
-    assert_ok(device_copy_async(d, s, to, from, sizeof host));
-    assert_ok(device_stream_wait(d, s));
-    assert_same_bits("the copy", from_device(d, to, sizeof host), host, sizeof host);
+    assert_non_null(host);
+    for (unsigned missing = 0; missing < (emulation_miss_batches ? 2 : 1); missing++) {
+        uint64_t n_batches = emulation_batches ? emulation_batches() : 0;
+
+        if (missing)
+            emulation_miss_batches(1);
+        for (uint32_t i = 0; i < N; i++) {
+            memset(host + i * BLOCK, (int)(17 * i + 1 + missing), BLOCK);
+            to[0][i] = pool + 2 * i * BLOCK;
+            from[0][i] = host + i * BLOCK;
+            to[1][i] = pool + (2 * i + 1) * BLOCK;
+            from[1][i] = to[0][i];
+            to[2][i] = host + (N - 1 - i) * BLOCK;
+            from[2][i] = to[1][i];
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            assert_ok(device_copies_async(d, NULL, to[i], from[i], N, BLOCK));
+        assert_ok(device_stream_wait(d, NULL));
+        for (uint32_t i = 0; i < N * BLOCK; i++)
+            assert_int_equal(host[i], (unsigned char)(17 * (N - 1 - i / BLOCK) + 1 + missing));
+        if (emulation_batches)
+            assert_int_equal(emulation_batches() - n_batches, missing ? 0 : 3);
+        assert_ok(device_copies_async(d, NULL, to[0], from[0], 0, BLOCK));
+        assert_ok(device_copies_async(d, NULL, to[0], from[0], N, 0));
+    }
+    if (emulation_miss_batches)
+        emulation_miss_batches(0);
+    device_free_pinned(d, host);
     cuda_test_free_all(d);
 }
 
@@ -76,7 +107,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_those_of_the_host),
-        cmocka_unit_test(copies_within_the_device_have_equal_bytes),
+        cmocka_unit_test(many_copies_arrive),
     };
 
     seed_random(17);

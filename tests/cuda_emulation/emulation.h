@@ -11,10 +11,12 @@
  *   TARN_EMULATION_ORDER=random|late|early   which stream works first (default random; below)
  *   TARN_EMULATION_PROTECT=0    let host code access device memory (default: it faults)
  *   TARN_EMULATION_MEMORY_MB=n  memory of a device (default 1024)
- *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
+ *   TARN_EMULATION_SM=80|86|90  compute capability of the emulated GPU (default 90)
  *   TARN_EMULATION_WGMMA=1      products by wgmma take less time than by mma.sync (default: more)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
  *   TARN_EMULATION_DEVICES=n    number of GPUs, 0 to 8 (default 1)
+ *   TARN_EMULATION_HOLD=FILE    while the file exists, a copy out of the memory of another process
+ *                               (CUDA IPC) stands still in its middle, and the file gets a byte
  *   TARN_EMULATION_TRACE=FILE   a line for each kernel that ran (trace.cc)
  *
  * C and C++. Not part of the real runtime: a test that also runs on a GPU must not call these.
@@ -50,6 +52,10 @@ void emulation_refuse_products(int refuse);
  * and have its bits; number 2 is the fastest, and adds in another order, which depends on whether
  * the shape has more than 64 rows. Count of products by an algorithm. */
 uint64_t emulation_products_by(unsigned algorithm);
+/* Make cudaMemcpyBatchAsync answer cudaErrorNotSupported, as a driver without the call. */
+void emulation_miss_batches(int miss);
+/* Count of calls of cudaMemcpyBatchAsync that enqueued their copies. */
+uint64_t emulation_batches(void);
 /* TARN_EMULATION_WGMMA, from now on. */
 void emulation_make_wgmma_fast(int fast);
 /* Make all calls fail, as after a fault in a kernel that destroyed the context. 0: stop failing. */

@@ -108,6 +108,7 @@ int stream_device(cudaStream_t s);
 /* runtime.cc: count a call; the number of devices; the calling thread's device. */
 cudaError_t call_enter(const char *name);
 int device_count(void);
+bool copies_may_be_held(void); /* TARN_EMULATION_HOLD: a copy waits, or is enqueued */
 int device_current(void);
 /* Work that runs now takes so much longer, as events see it. */
 void stream_takes(double seconds);

@@ -39,7 +39,6 @@ TESTS = {
     'gemm_rows.cu': ['gemm'],
     'gemm_wgmma.cu': ['wgmma'],
     'crc32c.cu': ['crc32c'],
-    'kv_copy.cu': ['kv_copy'],
     'rmsnorm.cu': ['small'],
     'rope.cu': ['small'],
     'sample.cu': ['sample'],

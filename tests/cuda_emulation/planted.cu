@@ -476,6 +476,25 @@ static bool host_writes_too_early(bool bug)
     return equals(out, want);
 }
 
+/* The bug: a copy of a batch reads what another one writes. */
+static bool batch_order(bool bug)
+{
+    int *in = device_array(N, true), *a = device_array(N, false), *b = device_array(N, false);
+    void *to[] = {a, b};
+    const void *from[] = {in, bug ? a : in};
+    size_t sizes[] = {N * sizeof *in, N * sizeof *in}, first = 0;
+    struct cudaMemcpyAttributes attributes = {};
+    std::vector<int> want(N);
+    cudaStream_t s;
+
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    for (unsigned i = 0; i < N; i++)
+        want[i] = input_at(i);
+    return cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess &&
+           cudaMemcpyBatchAsync(to, from, sizes, 2, &attributes, &first, 1, s) == cudaSuccess &&
+           cudaStreamSynchronize(s) == cudaSuccess && equals(b, want);
+}
+
 static bool host_follows_device_pointer(bool bug)
 {
     int *in = device_array(N, true), first = 0;
@@ -616,6 +635,7 @@ const struct planted_case planted_cases[] = {
     {"an event recorded too early", event_recorded_too_early, ANYWHERE},
     {"the host reads before the copy is done", host_reads_too_early, ANYWHERE},
     {"the host writes before the copy is done", host_writes_too_early, ANYWHERE},
+    {"copies of a batch without an order", batch_order, ANYWHERE},
     {"the host follows a device pointer", host_follows_device_pointer, ANYWHERE},
 };
 const unsigned n_planted_cases = sizeof planted_cases / sizeof planted_cases[0];

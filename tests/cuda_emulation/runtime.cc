@@ -3,8 +3,12 @@
 #include "internal.h"
 #include "streams.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
+#include <vector>
 
 #define STATIC_SHARED_MAX ((size_t)48 << 10)
 #define PARAMETER_BYTES_MAX 4096
@@ -45,14 +49,16 @@ static bool is_device(int device)
     return device >= 0 && device < device_count();
 }
 
-static bool is_sm80(void)
+static int compute_capability(void) /* times 10 */
 {
-    return env_number("TARN_EMULATION_SM", 90) < 90;
+    return (int)env_number("TARN_EMULATION_SM", 90);
 }
 
 static size_t shared_max(void)
 {
-    return (size_t)(is_sm80() ? 163 : 227) << 10;
+    int sm = compute_capability();
+
+    return (size_t)(sm >= 90 ? 227 : sm == 80 ? 163 : 99) << 10;
 }
 
 void emulation_fail_call(uint64_t n, int error)
@@ -163,7 +169,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     prop->maxThreadsPerBlock = 1024;
     prop->maxGridSize[0] = 0x7fffffff;
     prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
-    prop->major = is_sm80() ? 8 : 9;
+    prop->major = compute_capability() / 10;
+    prop->minor = compute_capability() % 10;
     prop->multiProcessorCount = N_SMS;
     prop->l2CacheSize = 1 << 20;
     prop->sharedMemPerMultiprocessor = shared_max() + 1024;
@@ -173,7 +180,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
-    static const std::map<int, int> fixed = {
+    const std::map<int, int> fixed = {
         {cudaDevAttrMaxThreadsPerBlock, 1024},
         {cudaDevAttrMaxSharedMemoryPerBlock, (int)STATIC_SHARED_MAX},
         {cudaDevAttrWarpSize, 32},
@@ -183,8 +190,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
         {cudaDevAttrL2CacheSize, 1 << 20},
         {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
         {cudaDevAttrUnifiedAddressing, 1},
-        {cudaDevAttrComputeCapabilityMajor, is_sm80() ? 8 : 9},
-        {cudaDevAttrComputeCapabilityMinor, 0},
+        {cudaDevAttrComputeCapabilityMajor, compute_capability() / 10},
+        {cudaDevAttrComputeCapabilityMinor, compute_capability() % 10},
         {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)shared_max() + 1024},
         {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
         {cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)shared_max()}};
@@ -333,6 +340,19 @@ cudaError_t cudaFreeHost(void *p)
     return runtime_failed(memory_free(p, false) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
+static bool batches_are_missing;
+static uint64_t n_batches;
+
+void emulation_miss_batches(int miss)
+{
+    batches_are_missing = miss != 0;
+}
+
+uint64_t emulation_batches(void)
+{
+    return n_batches;
+}
+
 /* The kind of memory at [p, p + n_bytes). */
 enum where { ON_DEVICE, PINNED, PAGEABLE, OUT_OF_BOUNDS };
 
@@ -360,6 +380,46 @@ static void check_owner(const void *p, size_t n_bytes, cudaStream_t s)
         emulation_die("device %d copies memory of device %d", stream_device(s), a->device);
 }
 
+/* --- copies that stand still --- */
+
+static uint32_t n_held_copies;
+
+bool copies_may_be_held(void)
+{
+    return n_held_copies > 0;
+}
+
+/* Say in the file that a copy stands still. */
+static void note_held(const char *file)
+{
+    int fd = open(file, O_WRONLY | O_CLOEXEC); /* not made: it may be gone */
+
+    if (fd < 0)
+        return;
+    if (write(fd, "1", 1) != 1)
+        emulation_die("cannot write to %s", file);
+    close(fd);
+}
+
+/* Enqueue the copy in two halves; the second one waits while the file exists. */
+static void enqueue_held_copy(char *dst, const char *src, size_t n_bytes, cudaStream_t s,
+                              const char *file)
+{
+    size_t n_first = n_bytes / 2;
+
+    n_held_copies++;
+    stream_enqueue(s, [dst, src, n_first, file] {
+        memmove(dst, src, n_first);
+        note_held(file);
+    });
+    stream_enqueue_when(
+        s, [file] { return access(file, F_OK) != 0; },
+        [dst, src, n_first, n_bytes] {
+            memmove(dst + n_first, src + n_first, n_bytes - n_first);
+            n_held_copies--;
+        });
+}
+
 /* Copy in stream order. As in the real runtime, pageable sources are read during the call, and
  * pageable destinations are complete when it returns. */
 static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
@@ -375,7 +435,12 @@ static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
         return runtime_failed(cudaErrorInvalidValue);
     check_owner(dst, n_bytes, s);
     check_owner(src, n_bytes, s);
-    if (from == PAGEABLE) {
+    const allocation *lent = memory_find(src, n_bytes);
+    const char *hold = lent && lent->is_borrowed ? getenv("TARN_EMULATION_HOLD") : nullptr;
+    if (hold) {
+        enqueue_held_copy(static_cast<char *>(dst), static_cast<const char *>(src), n_bytes, s,
+                          hold);
+    } else if (from == PAGEABLE) {
         std::string staged(static_cast<const char *>(src), n_bytes);
         stream_enqueue(s, [dst, staged] { memcpy(dst, staged.data(), staged.size()); });
     } else {
@@ -394,6 +459,52 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n_bytes, enum cud
     if (e == cudaSuccess && to_pageable)
         stream_finish(s);
     return e;
+}
+
+/* The copies of a batch have no order, so none may touch what another one writes. */
+static bool is_dependent(void *const *dsts, const void *const *srcs, const size_t *sizes, size_t n)
+{
+    auto overlaps = [](const void *a, size_t n_a, const void *b, size_t n_b) {
+        const char *x = static_cast<const char *>(a), *y = static_cast<const char *>(b);
+        return x < y + n_b && y < x + n_a;
+    };
+
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++)
+            if (i != j && (overlaps(dsts[i], sizes[i], srcs[j], sizes[j]) ||
+                           overlaps(dsts[i], sizes[i], dsts[j], sizes[j])))
+                return true;
+    return false;
+}
+
+/* With one kind of copies: all access their sources in stream order. */
+cudaError_t cudaMemcpyBatchAsync(void *const *dsts, const void *const *srcs, const size_t *sizes,
+                                 size_t n, struct cudaMemcpyAttributes *attrs, size_t *firsts,
+                                 size_t n_attrs, cudaStream_t s)
+{
+    std::vector<size_t> order;
+    bool to_pageable;
+
+    ENTER();
+    if (n == 0 || n_attrs != 1 || firsts[0] != 0 || !s || s == reinterpret_cast<cudaStream_t>(1) ||
+        attrs->srcAccessOrder != cudaMemcpySrcAccessOrderStream)
+        return runtime_failed(cudaErrorInvalidValue);
+    if (batches_are_missing)
+        return runtime_failed(cudaErrorNotSupported);
+    if (is_dependent(dsts, srcs, sizes, n))
+        emulation_die("cudaMemcpyBatchAsync: a copy depends on another one");
+    for (size_t i = 0; i < n; i++)
+        order.insert(order.begin() + random_to((uint32_t)i + 1), i);
+    for (size_t i : order) {
+        cudaError_t e = enqueue_copy(dsts[i], srcs[i], sizes[i], cudaMemcpyDefault, s,
+                                     &to_pageable);
+        if (e != cudaSuccess)
+            return e;
+        if (to_pageable)
+            emulation_die("cudaMemcpyBatchAsync: pageable memory");
+    }
+    n_batches++;
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t n_bytes, enum cudaMemcpyKind kind)

@@ -53,37 +53,29 @@ static enum status run_gemm(struct speed *s, void *arg, uint32_t turn)
     return s->ops->gemm(s->d, NULL, &g->p);
 }
 
-static enum status run_kv_gather(struct speed *s, void *arg, uint32_t turn)
+/* A call that copies KV blocks: every second one of a pool, and pinned memory in the same order. */
+struct block_copies {
+    uint32_t n_blocks;
+    size_t block_bytes;
+    unsigned char *pool, *host; /* host NULL: copies within the pool */
+    bool to_host;
+};
+
+static enum status run_copies(struct speed *s, void *arg, uint32_t turn)
 {
+    const struct block_copies *c = arg;
+    void *to[DEVICE_COPIES_MAX];
+    const void *from[DEVICE_COPIES_MAX];
+
     (void)turn;
-    return s->ops->kv_gather(s->d, NULL, arg);
-}
+    for (uint32_t i = 0; i < c->n_blocks; i++) {
+        unsigned char *block = c->pool + 2 * (size_t)i * c->block_bytes;
+        unsigned char *other = c->host ? c->host + i * c->block_bytes : block + c->block_bytes;
 
-static enum status run_kv_scatter(struct speed *s, void *arg, uint32_t turn)
-{
-    (void)turn;
-    return s->ops->kv_scatter(s->d, NULL, arg);
-}
-
-/* n_blocks of the 8 B model's KV: every second block of a pool that is twice as large. */
-static struct kv_copy_params copy_params(struct speed *s, uint32_t n_blocks)
-{
-    struct kv_copy_params p = {.n_blocks = n_blocks,
-                               .pool = {.layout = kv_layout_of(DTYPE_BF16),
-                                        .n_blocks = 2 * n_blocks,
-                                        .n_layers = s->scale > 1 ? 1 : 32,
-                                        .n_kv_heads = 8,
-                                        .head_dim = 128}};
-    uint32_t *blocks = malloc(n_blocks * sizeof *blocks);
-
-    ASSERT(blocks);
-    for (uint32_t i = 0; i < n_blocks; i++)
-        blocks[i] = 2 * i;
-    p.blocks = speed_array(s, blocks, n_blocks * sizeof *blocks);
-    p.pool.base = speed_halves(s, 2 * n_blocks * kv_block_bytes(&p.pool) / 2);
-    p.flat = speed_array(s, NULL, n_blocks * kv_block_bytes(&p.pool));
-    free(blocks);
-    return p;
+        to[i] = c->host && !c->to_host ? block : other;
+        from[i] = c->host && !c->to_host ? other : block;
+    }
+    return device_copies_async(s->d, NULL, to, from, c->n_blocks, c->block_bytes);
 }
 
 static void time_gemm(struct speed *s, const char *name, enum dtype t, uint32_t group, uint32_t n,
@@ -124,9 +116,10 @@ void speed_ceilings(struct speed *s)
 
     time_gemm(s, "ceiling", DTYPE_BF16, 0, n, n, n);
 
-    struct kv_copy_params p = copy_params(s, less(s, 256));
-    struct speed_case c = {.op = "copy", .run = run_kv_gather, .arg = &p};
-    c.bytes = 2.0 * p.n_blocks * (double)kv_block_bytes(&p.pool);
+    struct block_copies copy = {.n_blocks = 1, .block_bytes = ((size_t)1 << 30) / s->scale};
+    struct speed_case c = {.op = "copy", .run = run_copies, .arg = &copy};
+    copy.pool = speed_halves(s, copy.block_bytes);
+    c.bytes = 2.0 * (double)copy.block_bytes;
     snprintf(c.shape, sizeof c.shape, "ceiling %.0f MB", c.bytes * 0.5e-6);
     s->copy_rate = c.bytes / speed_time(s, &c);
     speed_clear(s);
@@ -405,52 +398,32 @@ void speed_attention(struct speed *s)
 
 /* --- copies --- */
 
-static enum status run_upload(struct speed *s, void *arg, uint32_t turn)
-{
-    struct kv_copy_params *p = arg; /* flat: pinned here */
-
-    (void)turn;
-    return device_upload_async(s->d, NULL, p->pool.base, p->flat,
-                               p->n_blocks * kv_block_bytes(&p->pool));
-}
-
-static enum status run_download(struct speed *s, void *arg, uint32_t turn)
-{
-    struct kv_copy_params *p = arg;
-
-    (void)turn;
-    return device_download_async(s->d, NULL, p->flat, p->pool.base,
-                                 p->n_blocks * kv_block_bytes(&p->pool));
-}
-
+/* Blocks of models that users run: 0.5 billion parameters with KV in int8 and bf16, 8 billion; one
+ * in a call, and the eight of a segment, which is a move between tiers. */
 void speed_copies(struct speed *s)
 {
-    struct kv_copy_params p = copy_params(s, less(s, 64));
-    double bytes = p.n_blocks * (double)kv_block_bytes(&p.pool);
-    void *pinned = device_alloc_pinned(s->d, (size_t)bytes), *flat = p.flat;
-    struct {
-        const char *op;
-        enum status (*run)(struct speed *, void *, uint32_t);
-        bool to_host;
-    } ways[] = {{"kv_gather", run_kv_gather, false}, {"kv_scatter", run_kv_scatter, false},
-                {"kv_gather", run_kv_gather, true},  {"kv_scatter", run_kv_scatter, true},
-                {"upload", run_upload, true},        {"download", run_download, true}};
+    static const size_t sizes[] = {208896, 393216, 4194304};
 
-    ASSERT(pinned);
-    memset(pinned, 1, (size_t)bytes);
-    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
-        struct speed_case c = {.op = ways[i].op,
-                               .run = ways[i].run,
-                               .arg = &p,
-                               .bytes = ways[i].to_host ? bytes : 2 * bytes};
+    for (size_t i = 0; i < 4 * ARRAY_SIZE(sizes); i++) {
+        struct block_copies copies = {.n_blocks = i % 2 ? 8 : 1,
+                                      .block_bytes = sizes[i / 4] / s->scale,
+                                      .to_host = i % 4 >= 2};
+        size_t n_bytes = copies.n_blocks * copies.block_bytes;
+        struct speed_case c = {.op = copies.to_host ? "download" : "upload",
+                               .run = run_copies,
+                               .arg = &copies,
+                               .bytes = (double)n_bytes};
 
-        p.flat = ways[i].to_host ? pinned : flat;
-        snprintf(c.shape, sizeof c.shape, "%u blocks, %.0f MB%s", p.n_blocks, bytes * 1e-6,
-                 ways[i].to_host ? ", pinned host" : "");
+        copies.pool = speed_halves(s, n_bytes);
+        copies.host = device_alloc_pinned(s->d, n_bytes);
+        ASSERT(copies.host);
+        memset(copies.host, 1, n_bytes);
+        snprintf(c.shape, sizeof c.shape, "%u blocks of %.2f MB in a call", copies.n_blocks,
+                 (double)copies.block_bytes * 1e-6);
         (void)speed_time(s, &c);
+        speed_clear(s);
+        device_free_pinned(s->d, copies.host);
     }
-    speed_clear(s);
-    device_free_pinned(s->d, pinned);
 }
 
 /* --- sampling --- */

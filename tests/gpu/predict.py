@@ -36,6 +36,7 @@ BLOCK, SEGMENT, GROUP_SEGMENTS, TILE, QUERIES = 32, 256, 8, 64, 64
 MMA_ROWS = 16
 KV_BYTES = 2  # of an element
 WIDE_QUERIES, WIDE_HEADS = 128, (64, 128)  # of a block of attn_wgmma_kernel; its head sizes
+PAIR_HEADS = 128  # two warps share a tile of larger heads
 NARROW_ROWS_MAX = 64
 WGMMA_ROWS, PIECE_K = 128, 128  # a tile's rows; elements of K of a piece of activations
 
@@ -339,6 +340,11 @@ def is_wide(m: Model, step: Step) -> bool:
                 and step.rows * m.n_shared >= WIDE_QUERIES)
 
 
+def resident(m: Model) -> int:
+    """Blocks of a multiprocessor: of 4 warps, or of 8."""
+    return 2 if m.head_dim <= PAIR_HEADS else 1
+
+
 def walked(m: Model, step: Step, queries: int) -> int:
     """Bytes of K and V of one KV head that the blocks of a sequence copy."""
     total, n_queries = 0, step.rows * m.n_shared
@@ -370,7 +376,8 @@ def decode_attention(device: Device, m: Model, step: Step) -> Op:
               own + shared + partials + 6 * step.n_rows * width, "bytes of decode attention",
               l2_bytes=read - own - shared,
               operations=4 * m.heads * m.head_dim * n_segments * SEGMENT,
-              busy=min(1.0, n_read * grid.y / (2 * device.n_sms)), counted=(0, read, 0))
+              busy=min(1.0, n_read * grid.y / (resident(m) * device.n_sms)),
+              counted=(0, read, 0))
 
 
 def prefill_groups(device: Device, m: Model, step: Step, queries: int) -> int:
@@ -407,7 +414,7 @@ def prefill_attention(device: Device, m: Model, step: Step) -> Op:
               "bytes of decode attention", l2_bytes=copied,
               operations=4 * width * step.sequences * seen,
               op_share="operations of prefill attention" + (" by wgmma" if wide else ""),
-              busy=min(1.0, grid.blocks / ((1 if wide else 2) * device.n_sms)),
+              busy=min(1.0, grid.blocks / ((1 if wide else resident(m)) * device.n_sms)),
               counted=(0, copied, 0) if wide else (0, 0, copied), counted_launch=used)
 
 
@@ -583,6 +590,21 @@ def verify_table(device: Device, model: Model) -> list[str]:
     return lines
 
 
+def heads_table(device: Device, model: Model) -> list[str]:
+    """Attention of one layer of a model with heads of 256: 16 of them share 8 KV heads."""
+    m = replace(model, heads=16, kv_heads=8, head_dim=256)
+    lines = ["| attention of a layer, heads of 256 | blocks | floor us | predicted us |",
+             "|---|---|---|---|"]
+    for step in (Step(1, 1, 1024), Step(64, 1, 4096), Step(1, 2048, 0), Step(1, 64, 16384)):
+        ops = [replace(o, times=1) for o in attention(device, m, step)]
+        fast, slow = predicted_seconds(device, ops, gap_of(step))
+        blocks = " + ".join(str(n.blocks) for o in ops for n in o.launches)
+        lines.append(f"| {Case('', '', step, None).bench} | {blocks} | "
+                     f"{floor_seconds(device, ops) * 1e6:.0f} | "
+                     f"{fast * 1e6:.0f} to {slow * 1e6:.0f} |")
+    return lines
+
+
 def ops_table(device: Device, ops: list[Op], gap: str) -> list[str]:
     lines = ["| op | times | launches | blocks | MB | MB from L2 | GFLOP | us, all times |",
              "|---|---|---|---|---|---|---|---|"]
@@ -608,6 +630,7 @@ def page_part() -> list[str]:
     for c in (CASES[0], next(c for c in CASES if c.weights == "int4")):
         lines += ["", f"Ops of *{c.name}* (MB and GFLOP of one time):", "",
                   *ops_table(device, c.ops(device, model), c.gap)]
+    lines += ["", *heads_table(device, model)]
     return [*lines, "", "`--batch-invariant` for all, and verifying for requests that ask",
             "([which is better](../../docs/design/kernels.md#equal-bits-for-some-requests)):", "",
             *verify_table(device, model)]

@@ -21,7 +21,6 @@ int test_device_main(void);
 int test_experts_main(void);
 int test_gemm_main(void);
 int test_crc32c_main(void);
-int test_kv_copy_main(void);
 int test_norms_main(void);
 int test_same_tokens_gpu_main(void);
 int test_sample_main(void);
@@ -41,7 +40,6 @@ static const struct {
     {"experts", test_experts_main},
     {"gemm", test_gemm_main},
     {"crc32c", test_crc32c_main},
-    {"kv_copy", test_kv_copy_main},
     {"norms", test_norms_main},
     {"same_tokens_gpu", test_same_tokens_gpu_main},
     {"sample", test_sample_main},

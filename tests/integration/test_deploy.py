@@ -16,13 +16,13 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from tarn_test import REPO, build_dir, free_port, patience, program, server, skip  # noqa: E402
+from tarn_test import REPO, free_port, patience, program, server, skip  # noqa: E402
 
 KUBERNETES = REPO / "deploy/kubernetes"
 POOL = KUBERNETES / "pool"
 DOCKER = REPO / "deploy/docker"
 CANCEL_SECONDS = 5  # seconds that a drain adds after its timeout, server/main.c
-VENV_PYTHON = build_dir() / "venv/bin/python3"
+VENV_PYTHON = REPO / "build/venv/bin/python3"
 
 
 def use_venv():

@@ -35,6 +35,9 @@ DEVICE = predict.Device(n_sms=4)
 STEPS = [(1, 1, 40), (3, 1, 300), (1, 5, 2100), (1, 70, 0), (20, 1, 3), (9, 1, 600, 550)]
 # One block of 128 queries and more, several groups, too few queries.
 WIDE_STEPS = [(1, 70, 0), (1, 40, 2100), (1, 31, 100)]
+# Two warps share a tile of such heads.
+PAIR_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 256}
+PAIR_STEPS = [(4, 1, 100), (1, 70, 0), (1, 3, 2100)]
 MOST_ROWS = 20
 
 
@@ -135,6 +138,10 @@ def attention_by_wgmma_is_counted() -> None:
     with_model("bf16", wgmma=True, steps=WIDE_STEPS, **WIDE_HEADS)
 
 
+def attention_of_heads_of_256_is_counted() -> None:
+    with_model("bf16", steps=PAIR_STEPS, **PAIR_HEADS)
+
+
 def fp8_products_are_counted() -> None:
     with_model("fp8", "--quantization", "fp8")
 
@@ -187,7 +194,7 @@ if __name__ == "__main__":
                         products_of_cublas_are_counted, invariant_products_are_counted,
                         int4_products_are_counted, int8_products_are_counted,
                         fp8_products_are_counted, products_by_wgmma_are_counted,
-                        attention_by_wgmma_is_counted,
+                        attention_by_wgmma_is_counted, attention_of_heads_of_256_is_counted,
                         bytes_under_way_are_those_of_the_kernel,
                         the_page_has_the_tables_of_the_program,
                         floors_are_bytes_over_the_copy_rate], 2))

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 """Instances of a pool on emulated GPUs of one machine: KV goes from device memory to device memory
-(CUDA IPC), and answers are those of one instance alone.
+(CUDA IPC), and answers are those of one instance alone, also when a copy stands still in its middle
+while one of the two is killed or put to sleep.
 
     test_pool_gpu.py [NAME...]    only the cases of these names
 """
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
-from http_helpers import REPO, run_tests, tarn_test, wait_until
+from http_helpers import REPO, WAIT_SECONDS, run_tests, tarn_test, wait_until
 from pool_harness import BLOCK, Instance, Pool, ask, pool_model, prompt_of
 
 EMULATED = Path(os.environ.get("TARN_BUILD_DIR", REPO / "build")) / "tests/tarn-server-emulated"
@@ -34,11 +38,16 @@ def prompt(seed: int) -> list[int]:
     return prompt_of(seed, N_BLOCKS)
 
 
+def segments(pool: Pool) -> set[bytes]:
+    """Keys of the directory; the end of one may be missing."""
+    return {line for line in pool.redis.ask("KEYS *").split(b"\r\n") if b":s:" in line}
+
+
 def computes(pool: Pool, s: Instance, *seeds: int) -> list[tuple]:
     """Answers of the instance; the directory knows its two segments of each prompt."""
-    before = pool.n_segments()
+    before = segments(pool)  # some of which may leave: of an instance that was put to sleep
     answers = [ask(s, prompt(seed))[0] for seed in seeds]
-    wait_until(lambda: pool.n_segments() >= before + 2 * len(seeds), s.log_text)
+    wait_until(lambda: len(segments(pool) - before) >= 2 * len(seeds), s.log_text)
     return answers
 
 
@@ -57,6 +66,114 @@ def copied(s: Instance) -> None:
     wait_until(all_of_it, s.log_text)
     line = r"reads the GPU memory of another instance peer=[0-9a-f]{16} bytes=\d+"
     assert re.search(line, s.log_text()), s.log_text()
+
+
+class Copying(threading.Thread):
+    """Holds copies, asks, and waits until a copy stands still in its middle."""
+
+    def __init__(self, hold: Path, s: Instance, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.hold, self.s, self.seed = hold, s, seed
+        self.answer: tuple | None = None
+        hold.touch()
+        self.start()
+        wait_until(lambda: hold.stat().st_size > 0, s.log_text)
+
+    def run(self) -> None:
+        try:
+            self.answer = ask(self.s, prompt(self.seed))[0]
+        except (OSError, http.client.HTTPException):
+            pass  # its server was killed
+
+    def go_on(self) -> None:
+        self.hold.unlink()
+
+    def end(self, expected: tuple) -> None:
+        self.join(WAIT_SECONDS)
+        assert self.answer == expected, (self.s.name, self.answer, expected, self.s.log_text())
+
+
+def start_held(pool: Pool, hold: Path) -> Instance:
+    """An instance whose copies out of the memory of others stand still while the file exists."""
+    os.environ["TARN_EMULATION_HOLD"] = str(hold)
+    try:
+        s = start(pool, *NO_HOST)
+    finally:
+        del os.environ["TARN_EMULATION_HOLD"]
+    for seed in range(100, 104):  # it learns that computing takes longer here than reading
+        ask(s, prompt(seed))
+    pool.wait(len(pool.instances))
+    return s
+
+
+def sleep(s: Instance) -> threading.Thread:
+    def call() -> None:
+        assert s.request("POST", "/sleep?level=1&mode=keep")[0] == 200
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def is_asleep(s: Instance) -> bool:
+    return bool(s.request("GET", "/is_sleeping")[2]["is_sleeping"])
+
+
+def reads_again(pool: Pool, one: Instance, two: Instance, first_seed: int) -> None:
+    """Over GPU memory, as soon as that is mapped."""
+    before = two.metric("tarn:pool_device_ipc_bytes_total")
+    end = time.monotonic() + WAIT_SECONDS
+    seed = first_seed
+    while two.metric("tarn:pool_device_ipc_bytes_total") == before:
+        assert time.monotonic() < end, two.log_text()
+        answer = computes(pool, one, seed)[0]
+        assert ask(two, prompt(seed))[0] == answer
+        seed += 1
+
+
+def one_of_two_sleeps_in_the_middle_of_a_copy() -> None:
+    """Memory is not given back before the copy out of it has ended."""
+    with tempfile.TemporaryDirectory() as folder, Pool(pool_model(folder, *SMALL)) as pool:
+        one, two = start(pool, *NO_HOST), start_held(pool, hold := Path(folder, "hold"))
+        for seed, sleeper in ((1, one), (2, two)):
+            [answer] = computes(pool, one, seed)
+            copying = Copying(hold, two, seed)
+            thread = sleep(sleeper)
+            time.sleep(0.2)
+            assert thread.is_alive() and not is_asleep(sleeper), sleeper.log_text()
+            copying.go_on()
+            if sleeper is one:
+                copying.end(answer)
+            thread.join(WAIT_SECONDS)
+            assert is_asleep(sleeper), sleeper.log_text()
+            assert sleeper.request("POST", "/wake_up")[0] == 200
+            copying.end(answer)
+            reads_again(pool, one, two, 10 * seed)
+
+
+def one_of_two_is_killed_in_the_middle_of_a_copy() -> None:
+    with tempfile.TemporaryDirectory() as folder, Pool(pool_model(folder, *SMALL)) as pool:
+        one, two = start(pool, *NO_HOST), start_held(pool, hold := Path(folder, "hold"))
+        answers = computes(pool, one, *range(3))
+        sees(two, 0, answers[0], N_BLOCKS * BLOCK)
+        copying = Copying(hold, two, 1)
+        two.kill()
+        pool.instances.remove(two)
+        copying.join(WAIT_SECONDS)
+        copying.go_on()
+        wait_until(lambda: one.metric("tarn:pool_lent_blocks") == 0, one.log_text)
+        sees(one, 1, answers[1], 0)
+        two = start_held(pool, hold)
+        reads_again(pool, one, two, 10)
+        copying = Copying(hold, two, 2)
+        one.kill()
+        pool.instances.remove(one)
+        wait_until(lambda: two.n_instances() == 1, two.log_text)
+        copying.go_on()
+        copying.end(answers[2])
+        wait_until(lambda: two.metric("tarn:pool_device_ipc_instances") == 0, two.log_text)
+        one = start(pool, *NO_HOST)
+        pool.wait(2)
+        reads_again(pool, one, two, 20)
 
 
 def kv_goes_from_gpu_to_gpu() -> None:
@@ -122,7 +239,9 @@ if __name__ == "__main__":
     if not shutil.which("redis-server"):
         tarn_test.skip("no redis-server")
     tests = [kv_goes_from_gpu_to_gpu, what_is_read_lies_behind_what_the_host_has,
-             instances_of_two_gpus_share_kv_through_the_host]
+             instances_of_two_gpus_share_kv_through_the_host,
+             one_of_two_sleeps_in_the_middle_of_a_copy,
+             one_of_two_is_killed_in_the_middle_of_a_copy]
     try:
         sys.exit(run_tests([t for t in tests if not sys.argv[1:] or t.__name__ in sys.argv[1:]]))
     except SystemExit as error:

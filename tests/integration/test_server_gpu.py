@@ -4,6 +4,7 @@
     greedy tokens and logprobs are those of the CPU
     when the GPU fails, open requests get an error, readiness is 503, the process soon ends with 1
     --device auto without a GPU computes on the CPU and logs one line; --device cuda refuses
+    --inspect prints as many tokens as the KV pool of a start has
 """
 from __future__ import annotations
 
@@ -86,8 +87,9 @@ def bf16_and_quantized_weights_answer_alike() -> None:
 
 
 def start_that_will_die() -> Server:
-    """A server whose GPU dies some time after the start, which takes an unknown number of calls."""
-    for n in (1500, 4000, 10000, 30000):
+    """A server whose GPU dies soon after the start, which takes an unknown number of calls. Until
+    it dies the emulated GPU computes, and a server that dies while it starts ends at once."""
+    for n in range(1500, 30000, 500):
         command = [str(EMULATED), "--model", str(MODEL), "--port", "0", *SMALL, "--device", "cuda"]
         try:
             return Server(command, env={"TARN_EMULATION_FAIL": f"{n}:{LAUNCH_FAILURE}"})
@@ -154,12 +156,31 @@ def without_a_gpu_auto_says_what_it_does() -> None:
         raise SystemExit("--device cuda started without a GPU")
 
 
+def inspect_tells_the_kv_pool_of_a_start() -> None:
+    for options in (["--max-model-len", "512", "--quantization", "int8"],
+                    ["--enforce-eager", "--kv-cache-dtype", "int8", "--max-num-seqs", "4"]):
+        command = [str(EMULATED), "--model", str(MODEL), "--device", "cuda", *options]
+        inspected = subprocess.run([*command, "--inspect", "json"], capture_output=True,
+                                   check=True, text=True, timeout=WAIT_SECONDS)
+        rows = {m["quantization"]: m for m in json.loads(inspected.stdout)["memory"]}
+        row = rows["int8" if "--quantization" in options else "as stored"]
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--no-profile-cost", "--log-format", "json"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert process.stdout
+        ready = json.loads(process.stdout.readline())
+        process.terminate()
+        assert process.wait(WAIT_SECONDS) == 0
+        assert row["tokens_that_fit"] == ready["kv_tokens"] > 0, (options, row, ready)
+
+
 def main() -> None:
     if not EMULATED.exists():
         print("no tarn-server-emulated in this build")
         sys.exit(77)
     for test in (greedy_tokens_are_the_cpus, bf16_and_quantized_weights_answer_alike,
-                 a_dead_gpu_ends_the_server, without_a_gpu_auto_says_what_it_does):
+                 a_dead_gpu_ends_the_server, without_a_gpu_auto_says_what_it_does,
+                 inspect_tells_the_kv_pool_of_a_start):
         t0 = time.time()
         test()
         print(f"ok {test.__name__} ({time.time() - t0:.1f} s)", flush=True)

@@ -1,8 +1,8 @@
 """A test that needs PyPI packages goes on in a Python that has them.
 
 The packages come from build/venv, which deploy/test makes of tests/tools/requirements.txt and, with
---no-deps, of requirements-no-deps.txt; the venv is made here when there is none, or completed. The
-test is skipped where the packages cannot be had.
+--no-deps, of requirements-no-deps.txt; the venv is made here when there is none, or completed. All
+builds share it, since it has nothing of Tarn. The test is skipped where the packages cannot be had.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Callable
 
 from http_helpers import tarn_test
 
-VENV = tarn_test.build_dir() / "venv"
+VENV = tarn_test.REPO / "build" / "venv"
 VENV_PYTHON = VENV / "bin" / "python3"
 INSTALL_SECONDS = tarn_test.patience(240)
 HAS_MODULES = """

@@ -34,6 +34,21 @@ static const char wide_heads[] =
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
     "\"torch_dtype\":\"bfloat16\"}";
 
+/* Two warps share each tile of such heads. */
+static const char widest_heads[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":256,"
+    "\"intermediate_size\":96,\"vocab_size\":300,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+    "\"torch_dtype\":\"bfloat16\"}";
+
+static const char heads_of_128[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":128,"
+    "\"intermediate_size\":96,\"vocab_size\":300,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+    "\"torch_dtype\":\"float16\"}";
+
 /* Batches are filled up to a step's graph, and rows of padding must choose no expert. */
 static const char experts[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":2,"
@@ -56,6 +71,9 @@ static const struct kind kinds[] = {
     {"experts, int8", experts, "bf16", "bf16", "int8", 32, 90},
     {"head of 64, int4, KV in fp8", wide_heads, "bf16", "fp8", "int4", 32, 90},
     {"head of 64, fp8, KV too", wide_heads, "bf16", "fp8", "fp8", 128, 90},
+    {"head of 256, bf16", widest_heads, "bf16", "bf16", "none", 0, 19},
+    {"head of 256, KV in int8", widest_heads, "bf16", "int8", "none", 0, 90},
+    {"head of 128, f16", heads_of_128, "f16", "f16", "none", 0, 40},
     {"experts, bf16", experts, "bf16", "bf16", "none", 0, 40},
 };
 

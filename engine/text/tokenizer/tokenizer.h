@@ -60,9 +60,9 @@ struct tokenizer_pair {
 /* False: the file has no template of two texts, or one of another shape. */
 bool tokenizer_pair(const struct tokenizer *t, struct tokenizer_pair *out);
 
-/* How the text is cut, in words such as "byte-level BPE". */
+/* Return the kind of tokenizer in words, such as "byte-level BPE". */
 const char *tokenizer_kind(const struct tokenizer *t);
-/* One more than the largest id. */
+/* Return the largest id plus one. */
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);
 /* The bytes of a token in output text: byte-level letters are decoded, U+2581 is a space, <0x41> is
  * the byte; an added token is its own content. They may end inside a UTF-8 character. An unknown id

@@ -24,7 +24,7 @@ static const char shape_config[] =
 #define N_LAYERS 2u
 #define MACS_PER_TOKEN (N_LAYERS * (256u * (256u + 2u * 128u) + 256u * 256u + 3u * 256u * 768u))
 
-/* One engine with caching and one without. */
+/* An engine with caching, or the one without. */
 struct side {
     bool caching;
     struct asker *asker;

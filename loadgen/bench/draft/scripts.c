@@ -13,7 +13,7 @@
 #define QUOTE_MIN 16u
 #define QUOTE_MAX 64u
 
-/* What scripts are cut from. */
+/* Texts from which scripts are cut. */
 struct sources {
     struct buf documents;           /* ids, one document after the other */
     uint32_t ends[N_DOCUMENTS_MAX]; /* [n] */

@@ -48,8 +48,8 @@ void counts_step(const struct bench_shape *m, uint32_t n_seqs, uint32_t pos0, ui
 /* Operations of attention for rows [pos0, pos0 + n_rows) of one sequence and one layer. */
 uint64_t counts_attention_ops(uint32_t n_heads, uint32_t head_dim, uint32_t pos0, uint32_t n_rows);
 
-/* Which rate bounds products with weights (or KV) of type t in a kernel set, by its name: the
- * fastest that the set can compute them with. For bf16 that may be fp32: some machines take two
+/* Return the rate that bounds products with weights (or KV) of type t in the kernel set of this
+ * name: the fastest rate that the set can reach. For bf16 that may be fp32: some machines take two
  * cycles for a vdpbf16ps. Tiles count in sets that have "amx" in their name. */
 enum limit_kind counts_rate_of(const struct limits *l, const char *ops_name, enum dtype t);
 

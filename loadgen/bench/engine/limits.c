@@ -266,8 +266,8 @@ static enum status measure_loop(const struct limit_loop *loop, int pace, uint32_
     return s;
 }
 
-/* Which pace fits, from one core alone: the slowest chain certainly sets the pace and shows about
- * the clock; a faster one that does not set the pace seems to show half of it or less. */
+/* Find the pace that fits, from one core alone: the slowest chain certainly sets the pace and shows
+ * about the clock; a faster chain that does not set the pace seems to show half of it or less. */
 static enum status find_pace(const struct limit_loop *loop, int *out)
 {
     double clock_hz[LIMITS_N_PACES] = {0};

@@ -42,7 +42,7 @@ static enum status timed_rmsnorm(struct device *d, struct stream *s, const struc
     return status;
 }
 
-/* Which product of the layer this is; PROFILE_OP_COUNT: no product of this layer. */
+/* Return the layer's product whose weights are at data; PROFILE_OP_COUNT: none of this layer. */
 static enum profile_op product_of(const struct decoder_layer *y, const void *data)
 {
     if (data == y->qkv.data)

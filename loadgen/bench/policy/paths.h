@@ -15,7 +15,7 @@
 #define NO_NODE UINT32_MAX
 #define NO_REQUEST UINT32_MAX
 
-/* Which parts of a row are the path. */
+/* Parts of a row that make the path. */
 enum paths_parts {
     PARTS_AUTO, /* documents if the trace has any, else all */
     PARTS_ALL,

@@ -31,6 +31,10 @@ enum status __real_device_download_async(struct device *d, struct stream *s, voi
                                          const void *src, size_t n);
 enum status __wrap_device_download_async(struct device *d, struct stream *s, void *dst,
                                          const void *src, size_t n);
+enum status __real_device_copies_async(struct device *d, struct stream *s, void *const *to,
+                                       const void *const *from, uint32_t n, size_t n_bytes);
+enum status __wrap_device_copies_async(struct device *d, struct stream *s, void *const *to,
+                                       const void *const *from, uint32_t n, size_t n_bytes);
 enum status __real_device_event_record(struct device *d, struct device_event *e, struct stream *s);
 enum status __wrap_device_event_record(struct device *d, struct device_event *e, struct stream *s);
 enum status __real_device_event_order(struct device *d, struct device_event *e, struct stream *s);
@@ -46,6 +50,16 @@ enum status __wrap_device_download_async(struct device *d, struct stream *s, voi
                                          const void *src, size_t n)
 {
     return fails() ? ERR_INTERNAL : __real_device_download_async(d, s, dst, src, n);
+}
+
+/* Half of the copies are under way when the call fails. */
+enum status __wrap_device_copies_async(struct device *d, struct stream *s, void *const *to,
+                                       const void *const *from, uint32_t n, size_t n_bytes)
+{
+    bool now = fails();
+    enum status status = __real_device_copies_async(d, s, to, from, now ? n / 2 : n, n_bytes);
+
+    return now ? ERR_INTERNAL : status;
 }
 
 enum status __wrap_device_event_record(struct device *d, struct device_event *e, struct stream *s)

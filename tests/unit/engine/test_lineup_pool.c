@@ -1,11 +1,12 @@
-/* lineup.c in a pool: what a request finds that had to wait for its turn. */
+/* lineup.c in a pool: what a request finds that had to wait for its turn, and which of those that
+ * wait ask the pool. */
 #include "engine/lineup.h"
 
 #include "tests/unit/test.h"
 
 #include "tests/unit/cache/pool/joined_caches.h"
 
-#define N_SLOTS 2
+#define N_SLOTS 12
 #define B KV_BLOCK_TOKENS
 
 static struct lineup lineup;
@@ -82,11 +83,39 @@ static void a_request_that_waited_finds_what_was_computed_elsewhere_meanwhile(vo
     end_all();
 }
 
+/* One runs; of eleven that wait only the next ones ask, and in the end all have asked. */
+static void a_request_far_behind_does_not_ask_yet(void **state)
+{
+    static const char *const texts[N_SLOTS] = {"AA", "BB", "CC", "DD", "EE", "FF",
+                                               "GG", "HH", "II", "JJ", "KK", "LL"};
+    struct cache *b = join(64, 0);
+    uint32_t n_ahead = cache_n_load_ahead(b, 1);
+
+    (void)state;
+    assert_true(n_ahead < N_SLOTS - 1);
+    open_lineup(b);
+    for (uint32_t slot = 0; slot < N_SLOTS; slot++)
+        submit(b, slot, texts[slot]);
+    for (int i = 0; i < 20; i++)
+        step();
+    assert_true(runs(0));
+    for (uint32_t slot = 1; slot < N_SLOTS; slot++)
+        assert_int_equal(cache_seq_is_loading(lineup.seqs[slot].kv), slot > n_ahead);
+    for (uint32_t slot = 0; slot < N_SLOTS; slot++) {
+        for (int i = 0; i < 100 && !runs(slot); i++)
+            step();
+        assert_true(runs(slot));
+        lineup_end(&lineup, slot, true, fake_now);
+    }
+    end_all();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_request_that_waited_finds_what_was_computed_elsewhere_meanwhile,
                                   leave_world),
+        cmocka_unit_test_teardown(a_request_far_behind_does_not_ask_yet, leave_world),
     };
 
     if (!open_device())

@@ -423,43 +423,6 @@ static void cache_rounding_equals_the_scalar_conversion(void **state)
     each_variant(1, rounding_on);
 }
 
-/* Blocks out of the pool in any order, and back into others. */
-static void kv_copies_on(struct device *d)
-{
-    enum { N = 7 };
-    struct kv_pool pool = {.layout = kv_layout_of(DTYPE_BF16),
-                           .n_blocks = N,
-                           .n_layers = 3,
-                           .n_kv_heads = 2,
-                           .head_dim = 20};
-    uint32_t from[] = {5, 0, 6}, to[] = {1, 2, 5};
-    size_t n = kv_block_bytes(&pool);
-    unsigned char *flat = test_alloc(3 * n), *before = test_alloc(N * n);
-    struct kv_copy_params p = {.n_blocks = 3, .blocks = from, .flat = flat};
-
-    pool.base = random_elements(DTYPE_BF16, N * n / 2);
-    memcpy(before, pool.base, N * n);
-    p.pool = pool;
-    assert_int_equal(device_ops(d)->kv_gather(d, NULL, &p), OK);
-    for (int i = 0; i < 3; i++)
-        assert_memory_equal(flat + i * n, before + from[i] * n, n);
-    p.blocks = to;
-    assert_int_equal(device_ops(d)->kv_scatter(d, NULL, &p), OK);
-    for (int i = 0; i < 3; i++)
-        memcpy(before + to[i] * n, flat + i * n, n);
-    assert_memory_equal(pool.base, before, N * n);
-    free(flat);
-    free(before);
-    free(pool.base);
-}
-
-static void kv_gather_and_scatter_move_whole_blocks(void **state)
-{
-    (void)state;
-    each_variant(1, kv_copies_on);
-    each_variant(3, kv_copies_on);
-}
-
 static void no_rows_on(struct device *d)
 {
     const struct ops *o = device_ops(d);
@@ -491,7 +454,6 @@ int main(void)
         cmocka_unit_test(rope_kv_equals_reference_and_touches_only_its_slots),
         cmocka_unit_test(rope_kv_quantizes_heads_as_the_reference_does),
         cmocka_unit_test(cache_rounding_equals_the_scalar_conversion),
-        cmocka_unit_test(kv_gather_and_scatter_move_whole_blocks),
         cmocka_unit_test(no_rows_do_nothing),
     };
 

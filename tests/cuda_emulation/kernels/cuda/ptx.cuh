@@ -169,6 +169,36 @@ static inline uint4 load_once16(const void *global)
     return emulation_load16("load_once16", global);
 }
 
+template <typename Word>
+static inline Word emulation_load_once(const char *name, const void *global, bool valid)
+{
+    Word r = {};
+
+    if (!valid)
+        return r;
+    emulation_reads_input(name);
+    emulation_bytes[EMULATION_ONCE] += sizeof r;
+    if (reinterpret_cast<uintptr_t>(global) % sizeof r)
+        emulation_die("%s: %p is not aligned to %zu", name, global, sizeof r);
+    memcpy(&r, global, sizeof r);
+    return r;
+}
+
+static inline uint4 load_once16_if(const void *global, bool valid)
+{
+    return emulation_load_once<uint4>("load_once16_if", global, valid);
+}
+
+static inline uint2 load_once8_if(const void *global, bool valid)
+{
+    return emulation_load_once<uint2>("load_once8_if", global, valid);
+}
+
+static inline uint32_t load_once4_if(const void *global, bool valid)
+{
+    return emulation_load_once<uint32_t>("load_once4_if", global, valid);
+}
+
 static inline uint4 load_weight16(const void *global)
 {
     emulation_bytes[EMULATION_WEIGHT] += 16;

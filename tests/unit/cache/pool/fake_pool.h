@@ -27,7 +27,7 @@
 static uint64_t fake_now = 1;
 
 struct fake_ticket {
-    bool is_used, is_found, is_over, is_offered;
+    bool is_used, is_found, is_over, is_offered, ends_when_read;
     struct kv_key keys[POOL_PATH_MAX / 8];
     uint32_t n, n_local;
     uint64_t disk_ns;
@@ -198,7 +198,7 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
         return POOL_NO_TICKET;
     struct fake_ticket *t = &p->tickets[at];
     t->is_used = true;
-    t->is_found = t->is_over = t->is_offered = false;
+    t->is_found = t->is_over = t->is_offered = t->ends_when_read = false;
     memcpy(t->keys, path->keys, path->n * sizeof *t->keys);
     t->n = path->n;
     t->n_local = path->n_local;
@@ -210,6 +210,12 @@ uint32_t pool_lookup(struct pool *p, const struct pool_path *path)
     t->lease = UINT32_MAX;
     t->n_reads = t->n_queries = 0;
     return at;
+}
+
+void pool_end_when_read(struct pool *p, uint32_t ticket, bool ends)
+{
+    assert_true(p->tickets[ticket].is_used);
+    p->tickets[ticket].ends_when_read = ends;
 }
 
 enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out)
@@ -389,13 +395,15 @@ bool pool_next_ask(struct pool *p, struct pool_ask *out)
                                      .n_there = l->n_local,
                                      .until_ns = l->until_ns,
                                      .disk_ns = l->disk_ns,
-                                     .yields = l->asker > fake_number(p)};
+                                     .yields = l->asker > fake_number(p),
+                                     .is_offered = fakes[l->asker].tickets[l->ticket].is_offered};
             return true;
         }
     return false;
 }
 
-void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n)
+void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n,
+               uint32_t flags)
 {
     struct fake_lease *l = &p->leases[lease];
     struct pool *asker = &fakes[l->asker];
@@ -426,6 +434,8 @@ void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, 
                                    .peer = fake_number(p) + 1,
                                    .latency_s = 1e-4,
                                    .bytes_per_s = asker->bytes_per_s,
+                                   .was_awaited = (flags & POOL_AWAITED) != 0,
+                                   .keeps = (flags & POOL_KEEPS) != 0,
                                    .attends = asker->config.attend && p->config.attend,
                                    .query_s = asker->query_s,
                                    .until_ns =
@@ -615,9 +625,25 @@ static void fake_ask_next(struct pool *p, uint32_t ticket)
     t->is_over = true;
 }
 
+/* A lease that ends when all has been read ends now if it has. */
+static void fake_end_read_lease(struct pool *p, struct fake_ticket *t)
+{
+    uint32_t n_reads = 0;
+
+    if (t->lease == UINT32_MAX || !t->ends_when_read)
+        return;
+    for (uint32_t i = 0; i < p->n_reads; i++)
+        n_reads += !p->reads[i].is_done && &p->tickets[p->reads[i].ticket] == t;
+    const struct fake_lease *l = &fakes[t->peer].leases[t->lease];
+    if (n_reads > 0 || l->n_read < l->n_lent)
+        return;
+    fake_end_lease(p, t);
+    t->is_over = true;
+}
+
 static void fake_finish_read(struct pool *p, struct fake_read *r)
 {
-    const struct fake_ticket *t = &p->tickets[r->ticket];
+    struct fake_ticket *t = &p->tickets[r->ticket];
 
     r->is_done = true;
     r->status = p->n_reads_good > 0 ? OK : p->read_status;
@@ -633,8 +659,10 @@ static void fake_finish_read(struct pool *p, struct fake_read *r)
     if (r->status != OK)
         return;
     p->n_read_blocks += r->n;
-    if (t->lease != UINT32_MAX)
-        fakes[t->peer].leases[t->lease].n_read += r->n;
+    if (t->lease == UINT32_MAX)
+        return;
+    fakes[t->peer].leases[t->lease].n_read += r->n;
+    fake_end_read_lease(p, t);
 }
 
 /* An offer that nobody can have is over; its ticket was never the heir's engine's. */

@@ -37,6 +37,7 @@ struct side {
     uint8_t *memory;        /* [N_PATH * BLOCK_BYTES] */
     bool is_deaf;           /* answers no ask */
     bool lends_near;        /* in the exported memory, to whoever has mapped it */
+    uint32_t flags;         /* of its answers: as pool_lend() */
     uint32_t n_near;        /* of its asks: the asker had */
     uint32_t n_tokens_last; /* of the last block that it lends; 0: as many as the others */
     uint32_t n_asks, n_lent, n_returned, n_pulled, n_news, n_offers;
@@ -230,7 +231,7 @@ static inline void side_answer(struct side *s)
     if (s->n_tokens_last > 0 && n > ask.n_there)
         blocks[n - 1 - ask.n_there].n_tokens = s->n_tokens_last;
     s->n_lent += n > ask.n_there;
-    pool_lend(s->pool, ask.lease, blocks, n);
+    pool_lend(s->pool, ask.lease, blocks, n, s->flags);
 }
 
 static inline void side_turn(struct side *s)

@@ -103,6 +103,26 @@ static void what_was_computed_elsewhere_since_the_answer_is_found(void **state)
     cache_seq_close(o.s);
 }
 
+/* The time for which a lookup waits for blocks says nothing about the next one. */
+static void an_awaited_lookup_does_not_make_lookups_look_slow(void **state)
+{
+    struct cache_config config = pool_config_of(32, 0, false);
+    double s_per_token = 10e-3 / (4 * B);
+    struct open_seq first, second;
+
+    (void)state;
+    config.seconds = slow_seconds;
+    config.seconds_arg = &s_per_token;
+    struct cache *a = join_with(&config), *b = join_with(&config);
+    fake_of(b)->ask_ns = 1000 * STEP_NS;
+    begin_to_compute(a, &first, "ABCD");
+    seq(b, &second, "ABCDEF");
+    cache_seq_expect(second.s, fake_now + 200 * STEP_NS);
+    assert_awaited(a, &first, b, &second, 100);
+    ask(a, "WXYZ");
+    assert_int_equal(ask(b, "WXYZ"), 4 * B);
+}
+
 static void a_request_that_waits_long_asks_seldom(void **state)
 {
     struct cache *b = join(32, 0);
@@ -232,6 +252,7 @@ int main(void)
                                   leave_world),
         cmocka_unit_test_teardown(what_was_computed_elsewhere_since_the_answer_is_found,
                                   leave_world),
+        cmocka_unit_test_teardown(an_awaited_lookup_does_not_make_lookups_look_slow, leave_world),
         cmocka_unit_test_teardown(a_request_that_waits_long_asks_seldom, leave_world),
         cmocka_unit_test_teardown(who_looks_again_promises_nothing_to_a_smaller_id, leave_world),
         cmocka_unit_test_teardown(a_larger_id_waits_for_who_looks_again, leave_world),

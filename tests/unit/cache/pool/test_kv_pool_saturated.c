@@ -1,7 +1,8 @@
 /* Conversations, and questions about two documents, over four caches with 16 requests inside at any
- * time: what requests find when each one goes to the next cache of a pool, when the beginning of
- * its prompt chooses one of four caches without a pool, and when all servers share one cache of the
- * same size. Prints the shares, and where the rest was when a request began to run.
+ * time, or 256: what requests find when each one goes to the next cache of a pool, or of four
+ * without a pool, when the beginning of its prompt chooses one of four caches without a pool, and
+ * when all servers share one cache of the same size. Prints the shares, and where the rest was when
+ * a request began to run.
  *
  * A server runs two requests at a time and computes a block per millisecond, in steps of up to
  * eight blocks. Between two steps it answers the pool. No time of the machine is measured. */
@@ -17,6 +18,7 @@
 #define N_SEEDS 3
 #endif
 #define N_INSIDE 16
+#define N_OVERLOAD 256
 #define N_RUN 2
 #define N_OPEN 24
 #define N_TALK_REQUESTS 450
@@ -41,8 +43,8 @@
 #define MS UINT64_C(1000000)
 
 enum workload { TALKS, RAG };
-enum routing { POOL, HASH, SHARED };
-static const char *const routing_names[] = {"pool", "hash", "shared"};
+enum routing { POOL, HASH, SHARED, ROBIN };
+static const char *const routing_names[] = {"pool", "hash", "shared", "robin"};
 static const char *const workload_names[] = {"conversations", "documents"};
 
 struct conversation {
@@ -66,7 +68,8 @@ struct shares {
     uint64_t ms;
 };
 
-static struct request requests[N_INSIDE];
+static struct request requests[N_OVERLOAD];
+static uint32_t n_inside = N_INSIDE;
 static uint64_t state, busy_until_ms[N_CACHES], n_submitted, n_ended;
 static uint32_t n_begun;
 static enum workload workload;
@@ -132,7 +135,7 @@ static bool is_here(const struct request *a, const struct request *b)
 
 static const struct request *request_of(const struct fake_ticket *t)
 {
-    for (uint32_t i = 0; i < N_INSIDE; i++)
+    for (uint32_t i = 0; i < n_inside; i++)
         if (requests[i].is_used && t->n <= requests[i].o.q.p.n_keys &&
             memcmp(&requests[i].o.q.keys[t->n - 1], &t->keys[t->n - 1], sizeof *t->keys) == 0)
             return &requests[i];
@@ -144,7 +147,7 @@ static uint32_t n_announced(uint32_t server, const struct request *of)
 {
     uint32_t most = match(caches[server], of->text) / KV_BLOCK_TOKENS;
 
-    for (uint32_t i = 0; i < N_INSIDE; i++) {
+    for (uint32_t i = 0; i < n_inside; i++) {
         const struct request *r = &requests[i];
         uint32_t n =
             r->is_used && r->server == server && (r->runs || r->has_promised) ? n_alike(r, of) : 0;
@@ -174,7 +177,7 @@ static uint32_t n_running(uint32_t server)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < N_INSIDE; i++)
+    for (uint32_t i = 0; i < n_inside; i++)
         n += requests[i].is_used && requests[i].runs && requests[i].server == server;
     return n;
 }
@@ -184,7 +187,7 @@ static struct request *next_of(uint32_t server, bool runs, uint64_t number)
 {
     struct request *next = NULL;
 
-    for (uint32_t i = 0; i < N_INSIDE; i++) {
+    for (uint32_t i = 0; i < n_inside; i++) {
         struct request *r = &requests[i];
         if (r->is_used && r->server == server && r->runs == runs && r->number > number &&
             (!next || r->number < next->number))
@@ -196,7 +199,7 @@ static struct request *next_of(uint32_t server, bool runs, uint64_t number)
 /* Whether another request computes block k of the text: one of this server, or of the others. */
 static bool is_under_way(const struct request *r, uint32_t k, bool here)
 {
-    for (uint32_t i = 0; i < N_INSIDE; i++) {
+    for (uint32_t i = 0; i < n_inside; i++) {
         const struct request *x = &requests[i];
         if (x->is_used && x != r && x->runs && is_here(x, r) == here && n_alike(x, r) > k)
             return true;
@@ -241,9 +244,10 @@ static bool waits_for_other(const struct request *r)
 static void load(uint32_t server)
 {
     struct request *r = NULL;
+    uint32_t n = cache_n_load_ahead(cache_of(server), n_running(server));
     bool is_first = true;
 
-    while ((r = next_of(server, false, r ? r->number : 0))) {
+    while (n-- > 0 && (r = next_of(server, false, r ? r->number : 0))) {
         bool goes_on = cache_seq_load(r->o.s, is_first);
 
         r->has_promised |= !cache_seq_is_loading(r->o.s);
@@ -446,7 +450,7 @@ static struct shares run_all(const char *policy, uint64_t seed)
     for (uint32_t i = 0; i < N_OPEN; i++)
         begin(&talks[i]);
     while (n_ended < n_requests) {
-        while (n_submitted < n_requests && n_submitted - n_ended < N_INSIDE)
+        while (n_submitted < n_requests && n_submitted - n_ended < n_inside)
             submit();
         now_ms++;
         fake_now += STEP_NS;
@@ -536,12 +540,26 @@ static void a_saturated_pool_finds_documents_as_hashing_does(void **st)
     check_pool(RAG, "contest", 0.5);
 }
 
+/* The first requests of the queue ask others and read ahead, not all of it. */
+static void a_pool_with_long_queues_finds_as_much(void **st)
+{
+    (void)st;
+    struct shares few = mean_of(TALKS, "contest", POOL, N_SEEDS);
+    n_inside = N_OVERLOAD;
+    struct shares many = mean_of(TALKS, "contest", POOL, N_SEEDS);
+    n_inside = N_INSIDE;
+    assert_true(share_of(&many) >= share_of(&few) - 0.03);
+    assert_true(many.n_under_way + many.n_elsewhere <= many.n_tokens / 40);
+    assert_true((double)many.ms <= 1.05 * (double)few.ms);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_saturated_pool_answers_as_fast_as_hashing),
         cmocka_unit_test(a_saturated_pool_is_as_fast_with_the_default_policy),
         cmocka_unit_test(a_saturated_pool_finds_documents_as_hashing_does),
+        cmocka_unit_test(a_pool_with_long_queues_finds_as_much),
     };
 
     if (!open_device())

@@ -89,6 +89,103 @@ static void what_another_instance_holds_is_pulled_with_equal_bytes(void **state)
     assert_true(stats.read_bytes_per_s > 0 && stats.read_latency_s > 0);
 }
 
+static void read_all(struct side *s, uint32_t ticket)
+{
+    uint32_t tag = s->n_done;
+
+    for (uint32_t i = 0; i < N_PATH; i += 8)
+        assert_ok(read_blocks(s, ticket, i, 8, tag++));
+    WAIT_FOR(s->n_done == tag);
+    check_blocks(0, N_PATH);
+}
+
+static void a_lease_ends_when_all_is_read_if_the_engine_wants_that(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
+    read_all(b, ticket);
+    assert_int_equal(a->n_returned, 0);
+    pool_end_when_read(b->pool, ticket, true); /* from the next read on */
+    assert_ok(read_blocks(b, ticket, 3, 2, b->n_done));
+    WAIT_FOR(a->n_returned == 1 && a->n_pulled == 1);
+    WAIT_FOR(pool_look(b->pool, ticket, NULL) == POOL_NOT_FOUND);
+    assert_int_equal(read_blocks(b, ticket, 3, 2, 99), ERR_UNAVAILABLE);
+    pool_forget(b->pool, ticket);
+    pull(b, 0, N_PATH);
+    WAIT_FOR(a->n_returned == 2 && stats_of(a).n_lent == 0);
+}
+
+static void a_lease_of_which_a_part_was_read_goes_on(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    uint32_t ticket = side_lookup(b, 0);
+    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
+    pool_end_when_read(b->pool, ticket, true);
+    for (uint32_t i = 0; i < 20; i++) { /* the same blocks */
+        assert_ok(read_blocks(b, ticket, 0, 8, i));
+        WAIT_FOR(b->n_done == i + 1);
+        assert_ok(b->done[i]);
+    }
+    assert_int_equal(pool_look(b->pool, ticket, NULL), POOL_FOUND);
+    pool_forget(b->pool, ticket);
+    WAIT_FOR(a->n_returned == 1);
+    assert_int_equal(a->n_pulled, 0);
+}
+
+static void what_the_lender_says_of_its_copy_arrives(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    struct pool_found found;
+
+    (void)state;
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    for (a->flags = 0; a->flags <= (POOL_KEEPS | POOL_AWAITED); a->flags++) {
+        uint32_t ticket = side_lookup(b, 0);
+        assert_int_equal(side_look(b, ticket, &found), POOL_FOUND);
+        assert_int_equal(found.keeps, (a->flags & POOL_KEEPS) != 0);
+        assert_int_equal(found.was_awaited, (a->flags & POOL_AWAITED) != 0);
+        pool_forget(b->pool, ticket);
+    }
+}
+
+/* The rate by which a lookup says that the other side sends. */
+static double found_rate(struct side *s, bool reads)
+{
+    struct pool_found found;
+    uint32_t ticket = side_lookup(s, 0), tag = s->n_done;
+
+    assert_int_equal(side_look(s, ticket, &found), POOL_FOUND);
+    if (reads && read_blocks(s, ticket, 0, 1, tag) == OK)
+        WAIT_FOR(s->n_done == tag + 1);
+    pool_forget(s->pool, ticket);
+    return found.bytes_per_s;
+}
+
+static void a_rate_without_reads_for_long_is_not_believed(void **state)
+{
+    struct pool_config c = side_config();
+    struct side *a = side_open(0), *b;
+
+    (void)state;
+    c.pull_ms = 200;
+    b = side_open_with(1, c);
+    side_hold(a, N_PATH);
+    WAIT_FOR(is_announced(a) && all_know(2));
+    WAIT_FOR(found_rate(b, true) > 0); /* of the read before */
+    WAIT_FOR(found_rate(b, false) == 0);
+    WAIT_FOR(found_rate(b, true) > 0);
+}
+
 /* As an instance does that sleeps and wakes. */
 static void memory_is_lent_again_after_it_was_freed(void **state)
 {
@@ -672,6 +769,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
         T(what_another_instance_holds_is_pulled_with_equal_bytes),
+        T(a_lease_ends_when_all_is_read_if_the_engine_wants_that),
+        T(a_lease_of_which_a_part_was_read_goes_on),
+        T(what_the_lender_says_of_its_copy_arrives),
+        T(a_rate_without_reads_for_long_is_not_believed),
         T(memory_is_lent_again_after_it_was_freed),
         T(a_part_of_a_path_is_found_by_its_segments),
         T(a_holder_that_has_no_more_than_is_local_is_not_asked),

@@ -21,8 +21,8 @@ static uint32_t make(struct wire_message *m, uint32_t i)
          .n_there = 0,
          .ms = WIRE_MS_MAX,
          .disk_ms = WIRE_MS_MAX},
-        {.kind = WIRE_LENT, .id = 7, .n = WIRE_PATH_MAX, .n_there = 0, .ms = 2000},
-        {.kind = WIRE_LENT, .id = 8, .n = 5, .n_there = 4, .ms = 0, .attends = true},
+        {.kind = WIRE_LENT, .id = 7, .n = WIRE_PATH_MAX, .ms = 2000, .was_awaited = true},
+        {.kind = WIRE_LENT, .id = 8, .n = 5, .n_there = 4, .attends = true, .keeps = true},
         {.kind = WIRE_LENT, .id = 9, .n = 0, .n_there = 3, .reason = WIRE_STALE},
         {.kind = WIRE_LENT, .id = 9, .n = 0, .n_there = 0, .reason = WIRE_BUSY},
         {.kind = WIRE_READ, .id = 1, .read = 2, .n = 3, .at = {4095, 0, 9}},
@@ -97,6 +97,8 @@ static void check_equal(const struct wire_message *a, const struct wire_message 
     assert_memory_equal(a->crc, b->crc, sizeof a->crc);
     assert_memory_equal(a->key, b->key, sizeof a->key);
     assert_int_equal(a->attends, b->attends);
+    assert_int_equal(a->keeps, b->keeps);
+    assert_int_equal(a->was_awaited, b->was_awaited);
     assert_memory_equal(a->place, b->place, sizeof a->place);
     assert_memory_equal(a->machine, b->machine, sizeof a->machine);
     assert_memory_equal(a->handle, b->handle, sizeof a->handle);
@@ -164,8 +166,9 @@ static void numbers_out_of_range_are_refused(void **state)
         {1, 12, 0},     /* ASK for no block */
         {0, 13, 0x11},  /* a path that is too long */
         {1, 16, 1},     /* all blocks are there */
-        {3, 25, 2},     /* queries are neither answered nor not */
+        {3, 25, 8},     /* an unknown flag */
         {4, 25, 1},     /* queries are answered, but nothing is lent */
+        {4, 25, 2},     /* the lender keeps what it does not lend */
         {3, 26, 0},     /* a block without tokens */
         {3, 26, 33},    /* a block with too many */
         {4, 24, 0},     /* nothing is lent, for no reason */
