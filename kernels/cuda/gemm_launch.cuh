@@ -1,5 +1,5 @@
-/* gemm_launch.cuh - which kernel of gemm_tile.cuh computes a product, for gemm_rows.cu and
- * gemm_int.cu. All of them give the same bits.
+/* gemm_launch.cuh - which kernel of gemm_tile.cuh and gemm_narrow.cuh computes a product, for
+ * gemm_rows.cu and gemm_int.cu. All of them give the same bits.
  *
  * Owns    nothing.
  * Thread  as ops.h.
@@ -9,7 +9,7 @@
 #define TARN_KERNELS_CUDA_GEMM_LAUNCH_CUH
 
 #include "base/check.h"
-#include "kernels/cuda/gemm_tile.cuh"
+#include "kernels/cuda/gemm_narrow.cuh"
 
 /* Most rows of the narrow kernels. */
 #define NARROW_ROWS_MAX 64
@@ -20,7 +20,7 @@ static void launch_narrow(cudaStream_t stream, const struct product *p)
     dim3 grid(ceil_div(p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
 
     ASSERT(grid.y <= 65535); /* N below a million */
-    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, p->early,
+    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT>), grid, NARROW_THREADS, 0, stream, p->early,
                  *p);
 }
 
@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(FOLD_THREADS) fold_kernel(struct produc
         return;
     for (uint32_t s = 0; s * p.split < p.k; s++)
         v += from[(size_t)s * p.n_rows * p.n];
-    put_output(p, t, n, v);
+    put_output(p, t, n, v, old_output(p, t, n));
 }
 
 /* A block for each tile and range of K, then the sums of the ranges. */
@@ -84,9 +84,14 @@ static cudaError_t prepare_product(void)
         e = allow_shared(tile_kernel<W, GROUP, 2, 4, 2, 2>, small);
     if (e == cudaSuccess)
         e = allow_shared(tile_kernel<W, GROUP, 2, 4, 2, 2, true>, small);
-    if constexpr (GROUP != 0)
+    if constexpr (GROUP != 0) {
         if (e == cudaSuccess)
             e = allow_shared(tile_kernel<W, GROUP, MT, 4, WARPS_N, WARPS_T, false, true>, most);
+        if (e == cudaSuccess)
+            e = prefer_shared(narrow_kernel<W, GROUP, 1, 1>);
+        if (e == cudaSuccess)
+            e = prefer_shared(narrow_kernel<W, GROUP, 1, 1, true>);
+    }
     return e;
 }
 
@@ -96,7 +101,7 @@ static void launch_narrow_experts(cudaStream_t stream, const struct product *p)
     dim3 grid(n_tiles_max(&p->x, p->n_rows, 8 * NT), ceil_div(p->n, 16 * MT));
 
     ASSERT(grid.y <= 65535);
-    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT, true>), grid, GEMM_SPLITS * WARP, 0, stream,
+    LAUNCH_EARLY((narrow_kernel<W, GROUP, MT, NT, true>), grid, NARROW_THREADS, 0, stream,
                  p->early, *p);
 }
 

@@ -1,9 +1,10 @@
-/* gemm_tile.cuh - products on matrix instructions, for gemm_rows.cu and gemm_int.cu.
+/* gemm_tile.cuh - products on matrix instructions: fragments, scales and sums of a warp, and the
+ * kernel for many rows. gemm_narrow.cuh has the one for few rows.
  *
  * Two kernels, one order of operations (gemm.cuh). The narrow kernel divides the ranges of K among
- * the warps of a block and reads weights directly into fragments: best for few rows, which wait for
- * memory. The tile kernel walks all of K in each block and shares both operands through shared
- * memory.
+ * the warps of a block and brings weights to the lane that multiplies them: best for few rows,
+ * which wait for memory. The tile kernel walks all of K in each block and shares both operands
+ * through shared memory.
  *
  * A step is 32 elements of K. Lane (g = lane / 4, c = lane % 4) has elements 8c .. 8c + 7 of its
  * rows. They are four pairs: the first two go into one mma as columns 2c and 2c + 8, the other two
@@ -66,6 +67,23 @@ static __host__ __device__ constexpr int mixed_steps(void)
 }
 
 /* --- fragments --- */
+
+/* Copy an array, element by element. nvcc 13.0 compiles memcpy() between members of a struct that
+ * are arrays of arrays to a copy of the first inner array alone, and reads registers that nothing
+ * wrote for the others (tests/tools/cuda_ptx.py finds such registers). */
+template <typename T>
+static __device__ __forceinline__ void copy_array(T &to, const T &from)
+{
+    to = from;
+}
+
+template <typename T, size_t N>
+static __device__ __forceinline__ void copy_array(T (&to)[N], const T (&from)[N])
+{
+#pragma unroll
+    for (size_t i = 0; i < N; i++)
+        copy_array(to[i], from[i]);
+}
 
 template <int WORDS>
 static __device__ __forceinline__ void load_words(uint32_t *dst, const unsigned char *src)
@@ -317,16 +335,20 @@ struct warp_sums {
     }
 };
 
-static __device__ __forceinline__ void put_output(const struct product &p, uint32_t t, uint32_t n,
-                                                  float v)
+/* What an output that is added to has so far. */
+static __device__ __forceinline__ float old_output(const struct product &p, uint32_t t, uint32_t n)
 {
-    float *out = p.out + t * p.out_stride + n;
+    return p.accumulate ? p.out[t * p.out_stride + n] : 0;
+}
 
+static __device__ __forceinline__ void put_output(const struct product &p, uint32_t t, uint32_t n,
+                                                  float v, float old)
+{
     if (p.bias)
         v += p.bias[n];
     if (p.accumulate)
-        v += *out;
-    *out = v;
+        v += old;
+    p.out[t * p.out_stride + n] = v;
 }
 
 /* --- rows sorted by expert --- */
@@ -422,120 +444,6 @@ static inline uint32_t n_tiles_max(const struct expert_rows *x, uint32_t n_rows,
                                    uint32_t tile_rows)
 {
     return n_rows / tile_rows + (n_rows < x->n_experts ? n_rows : x->n_experts);
-}
-
-/* --- few rows: the narrow kernel --- */
-
-/* Blocks per multiprocessor: two have more loads under way, where that needs no spilling. */
-template <enum dtype W, int MT, int NT>
-static __host__ __device__ constexpr int narrow_blocks(void)
-{
-    return MT * NT <= (W < DTYPE_FLOATS ? 4 : 1) ? 2 : 1;
-}
-
-/* Grid (ceil(T / 8 NT), ceil(N / 16 MT)), GEMM_SPLITS warps: consecutive blocks share weights, so
- * that memory is read once. A block computes 16 MT outputs of 8 NT rows, each warp one range of K.
- * With experts, x is the number of a tile. A warp loads the weights of the next PART steps while it
- * computes the current ones. */
-template <enum dtype W, int GROUP, int MT, int NT, bool EXPERTS = false>
-static __global__ void __launch_bounds__(GEMM_SPLITS *WARP, (narrow_blocks<W, MT, NT>()))
-narrow_kernel(struct product p)
-{
-    constexpr int WORDS = step_words<W>();
-    constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
-    constexpr int COLS = 16 * MT, ROWS = 8 * NT;
-    constexpr int MIXED = mixed_steps<W>();
-    constexpr bool BY_STEP = scales_by_step<W, GROUP>();
-    __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
-    uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint32_t n0 = blockIdx.y * COLS, t0 = blockIdx.x * ROWS;
-    uint32_t begin = warp * p.split, end = min(begin + p.split, p.k);
-    const unsigned char *w_row[2 * MT];
-    const uint16_t *scale_row[2 * MT], *a_row[NT];
-    uint32_t words[PART][2 * MT][WORDS], ahead[PART][2 * MT][WORDS];
-    uint32_t scales[2 * MT][scale_words<W, GROUP>()], scales_ahead[2 * MT][scale_words<W, GROUP>()];
-    struct warp_sums<W, GROUP, MT, NT> sums_here;
-
-    if constexpr (EXPERTS) {
-        wait_for_inputs(); /* the offsets tell which weights */
-        if (!take_tile(p, blockIdx.x, ROWS, t0))
-            return;
-    }
-    /* Threads behind the last row compute the last row again; the results are dropped at the
-     * end. */
-#pragma unroll
-    for (int i = 0; i < 2 * MT; i++) {
-        uint32_t n = min(n0 + 8 * i + g, p.n - 1);
-
-        w_row[i] = p.w + n * p.w_row_bytes + c * (MIXED * WORDS * 4);
-        scale_row[i] = scale_row_of<W, GROUP>(p, n);
-    }
-#pragma unroll
-    for (int i = 0; i < NT; i++)
-        a_row[i] = activations_of<EXPERTS>(p, min(t0 + 8 * i + g, p.n_rows - 1)) + 8 * c;
-
-    auto load_scales_ahead = [&](uint32_t k) {
-#pragma unroll
-        for (int i = 0; i < 2 * MT; i++)
-            load_scales<W, GROUP>(scales_ahead[i], scale_row[i], k);
-    };
-    auto load = [&](uint32_t k) {
-#pragma unroll
-        for (int s = 0; s < PART; s += MIXED)
-#pragma unroll
-            for (int i = 0; i < 2 * MT; i++)
-                load_words_once(w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>(),
-                                [&](int j, uint32_t word) {
-                                    ahead[s + j / WORDS][i][j % WORDS] = word;
-                                });
-        if constexpr (!BY_STEP)
-            load_scales_ahead(k);
-    };
-
-    if (begin < end) {
-        load(begin);
-        if constexpr (BY_STEP)
-            load_scales_ahead(begin);
-    }
-    if constexpr (!EXPERTS)
-        wait_for_inputs(); /* weights and scales are no kernel's results */
-    sums_here.clear();
-    for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
-        memcpy(words, ahead, sizeof(words));
-        if constexpr (!BY_STEP)
-            memcpy(scales, scales_ahead, sizeof(scales));
-        if (k + PART * GEMM_STEP < end)
-            load(k + PART * GEMM_STEP);
-#pragma unroll
-        for (int s = 0; s < PART; s++) {
-            uint4 act[NT];
-
-            if constexpr (BY_STEP) {
-                memcpy(scales, scales_ahead, sizeof(scales));
-                if (k + (s + 1) * GEMM_STEP < end)
-                    load_scales_ahead(k + (s + 1) * GEMM_STEP);
-            }
-#pragma unroll
-            for (int i = 0; i < NT; i++)
-                act[i] = *reinterpret_cast<const uint4 *>(a_row[i] + k + s * GEMM_STEP);
-            sums_here.step(s, words[s], scales, act);
-        }
-    }
-
-    each_sum<MT, NT>([&](int m, int n, int i) {
-        sums[warp][8 * n + 2 * c + i % 2][16 * m + g + i / 2 * 8] = sums_here.sum[m][n][i];
-    });
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < ROWS * COLS; i += GEMM_SPLITS * WARP) {
-        uint32_t t = i / COLS, n = i % COLS;
-        float v = 0;
-
-        if (t0 + t >= p.n_rows || n0 + n >= p.n)
-            continue;
-        for (uint32_t s = 0; s * p.split < p.k; s++)
-            v += sums[s][t][n];
-        put_output(p, t0 + t, n0 + n, v);
-    }
 }
 
 /* --- many rows: the tile kernel --- */
@@ -648,7 +556,7 @@ tile_kernel(struct product p)
     load_scales_ahead(begin);
     for (uint32_t k = begin; k < end; k += GEMM_CHUNK) {
         if constexpr (!BY_STEP) {
-            memcpy(scales, scales_ahead, sizeof(scales));
+            copy_array(scales, scales_ahead);
             if (k + GEMM_CHUNK < end)
                 load_scales_ahead(k + GEMM_CHUNK);
         }
@@ -656,7 +564,7 @@ tile_kernel(struct product p)
         for (int s = 0; s < GEMM_CHUNK_STEPS; s++, step++) {
             if constexpr (BY_STEP) {
                 keep_loads_behind(); /* those of four steps at once would need all registers */
-                memcpy(scales, scales_ahead, sizeof(scales));
+                copy_array(scales, scales_ahead);
                 if (step + 1 < n_steps)
                     load_scales_ahead((step0 + step + 1) * GEMM_STEP);
             }
@@ -719,7 +627,7 @@ tile_kernel(struct product p)
         if constexpr (SPLIT)
             p.partials[((size_t)blockIdx.z * p.n_rows + t) * p.n + n] = sums.sum[m][nt][i];
         else
-            put_output(p, t, n, total[m][nt][i]);
+            put_output(p, t, n, total[m][nt][i], old_output(p, t, n));
     });
 }
 

@@ -231,7 +231,7 @@ struct warp_product {
             bool ends = GROUP == GEMM_STEP || s == GEMM_CHUNK_STEPS - 1;
 
             if constexpr (scales_by_step<W, GROUP>()) {
-                memcpy(scales, scales_ahead, sizeof(scales));
+                copy_array(scales, scales_ahead);
                 if (k + (s + 1) * GEMM_STEP < n_k)
                     load_scales_ahead(k + (s + 1) * GEMM_STEP);
             }
@@ -271,9 +271,9 @@ static __device__ __forceinline__ void multiply_tile(const struct product &p,
             r.fill(i + STAGES - 1);
         __syncwarp(); /* the warp's products need all lanes at once */
 
-        memcpy(own.words, own.ahead, sizeof(own.words));
+        copy_array(own.words, own.ahead);
         if constexpr (!BY_STEP)
-            memcpy(own.scales, own.scales_ahead, sizeof(own.scales));
+            copy_array(own.scales, own.scales_ahead);
         if (k + GEMM_CHUNK < p.k) {
             own.load_ahead(k + GEMM_CHUNK);
             if constexpr (!BY_STEP)
@@ -292,7 +292,7 @@ static __device__ __forceinline__ void multiply_tile(const struct product &p,
             uint32_t n = n0 + i / 2 * 8, t = t0 + 8 * j + i % 2;
 
             if (n < p.n && t < p.n_rows)
-                put_output(p, t, n, own.total[4 * j + i]);
+                put_output(p, t, n, own.total[4 * j + i], old_output(p, t, n));
         }
 }
 

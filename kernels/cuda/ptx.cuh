@@ -90,6 +90,14 @@ static inline cudaError_t allow_shared(Kernel kernel, size_t n_bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
+/* Ask for as much of a multiprocessor's memory as shared memory as there is, so that several blocks
+ * fit. The device may take it as a hint. */
+template <typename Kernel>
+static inline cudaError_t prefer_shared(Kernel kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+}
+
 /* Two floats, each rounded to nearest even, `lo` in the lower half. NaN stays NaN. */
 static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
 {
@@ -165,6 +173,13 @@ static __device__ __forceinline__ void cp_async16(void *shared, const void *glob
 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(n)
                  : "memory");
+}
+
+/* cp_async16() of memory that no kernel writes while this one may run, such as weights: also before
+ * wait_for_inputs(). */
+static __device__ __forceinline__ void cp_async_weight16(void *shared, const void *global)
+{
+    cp_async16(shared, global, true);
 }
 
 /* Make one group of all copies of this thread since the last commit. */

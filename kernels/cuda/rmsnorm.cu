@@ -6,8 +6,8 @@
  * those behind (in rows longer than 8192) are read twice. All loads are issued before the first
  * store: since out may be x, the compiler could not move them.
  *
- * On compute capability 9.0 the kernel of a Llama norm begins early, and loads its weights while the
- * kernel in front ends: with few rows nothing else hides the time of that load.
+ * On compute capability 9.0 the kernel begins early, and loads its weights while the kernel in front
+ * ends: with few rows nothing else hides the time of that load.
  *
  * The squares are summed in four chains per thread, then by a butterfly over the warp, then over
  * the warps in order: a row's bits depend on the row alone. */
@@ -43,17 +43,16 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     const uint32_t n_out = row_length(p.rounded, p.dim);
 
     let_next_begin(); /* a product, which loads its first weights meanwhile */
-    float4 weights[KEPT];
-
-#pragma unroll
-    for (int j = 0; j < KEPT; j++)
-        weights[j] = load4<VEC>(p.w, i0 + j * step, p.dim);
-    wait_for_inputs();
     size_t row = (size_t)blockIdx.x * p.dim;
     const float *x = p.x + row;
     float *sum = p.sum ? p.sum + row : NULL;
-    float4 kept[KEPT], squares = make_float4(0, 0, 0, 0);
+    float4 kept[KEPT], w[KEPT], squares = make_float4(0, 0, 0, 0);
 
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        if (VEC) /* else it would spill */
+            w[j] = load4<VEC>(p.w, i0 + j * step, p.dim);
+    wait_for_inputs(); /* weights are no kernel's results */
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
         kept[j] = load4<VEC>(x, i0 + j * step, p.dim);
@@ -87,8 +86,8 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     float *out = p.out + row;
 
     /* A thread writes only elements that no other thread reads, so out may be x or sum. */
-    auto put = [&](uint32_t i, float4 v, float4 w) {
-        float4 y = normed(v, scale, w);
+    auto put = [&](uint32_t i, float4 v, float4 weights) {
+        float4 y = normed(v, scale, weights);
 
         put4<VEC>(p.rounded, blockIdx.x, out, i, p.dim, y);
         if (p.keep_out)
@@ -96,7 +95,7 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     };
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
-        put(i0 + j * step, kept[j], weights[j]);
+        put(i0 + j * step, kept[j], VEC ? w[j] : load4<VEC>(p.w, i0 + j * step, p.dim));
     for (uint32_t i = i0 + KEPT * step; i < n_out; i += step)
         put(i, load4<VEC>(sum ? sum : x, i, p.dim), load4<VEC>(p.w, i, p.dim));
 }
@@ -123,6 +122,8 @@ static __global__ void __launch_bounds__(WARP) norm_kernel(struct rmsnorm_params
     float *out = p.out + row * p.out_stride + (size_t)part * p.dim;
     float mean = 0, squares = 0;
 
+    let_next_begin();
+    wait_for_inputs();
     if (p.center) {
         for (uint32_t i = threadIdx.x; i < p.dim; i += WARP)
             mean += x[i];
@@ -146,13 +147,13 @@ static __global__ void __launch_bounds__(WARP) norm_kernel(struct rmsnorm_params
     }
 }
 
-static void norm_launch(struct rmsnorm_params p, cudaStream_t s)
+static void norm_launch(struct rmsnorm_params p, cudaStream_t s, bool early)
 {
     ASSERT(!p.sum && !(p.rounded.data && (p.accumulate || p.n_parts)));
     p.n_parts = p.n_parts ? p.n_parts : 1;
     p.x_stride = p.x_stride ? p.x_stride : (size_t)p.n_parts * p.dim;
     p.out_stride = p.out_stride ? p.out_stride : (size_t)p.n_parts * p.dim;
-    LAUNCH(norm_kernel, p.n_rows * p.n_parts, WARP, 0, s, p);
+    LAUNCH_EARLY(norm_kernel, p.n_rows * p.n_parts, WARP, 0, s, early, p);
 }
 
 enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct rmsnorm_params *p)
@@ -164,7 +165,7 @@ enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct r
     if (p->n_rows == 0)
         return OK;
     if (p->n_parts || p->x_stride || p->out_stride || p->center || p->accumulate || p->bias)
-        norm_launch(*p, s);
+        norm_launch(*p, s, early);
     else if (p->dim <= WARP * 4 * KEPT)
         rmsnorm_launch<1>(p, s, early);
     else if (p->dim <= 4 * WARP * 4 * KEPT)

@@ -330,10 +330,10 @@ static void rope_scaled_launch(const struct rope_kv_params *p, cudaStream_t s, b
 
     if (is_vec(p))
         LAUNCH_EARLY((rope_scaled_kernel<TYPE, true>), n_blocks, THREADS, 0, s, early, *p, n_q,
-                     (uint32_t)n_items);
+               (uint32_t)n_items);
     else
         LAUNCH_EARLY((rope_scaled_kernel<TYPE, false>), n_blocks, THREADS, 0, s, early, *p, n_q,
-                     (uint32_t)n_items);
+               (uint32_t)n_items);
 }
 
 enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct rope_kv_params *p)

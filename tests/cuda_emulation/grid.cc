@@ -499,8 +499,6 @@ void emulation_copy_async(void *shared, const void *global, bool valid, emulatio
     if (!emulation_is_shared(shared, 16))
         emulation_die("cp_async16 at %s:%d: %p is not in shared memory", place.file, place.line,
                       shared);
-    emulation_reads_input("cp_async16");
-    emulation_bytes[EMULATION_COPIED] += valid ? 16 : 0;
     me->copies.push_back({shared, valid ? global : nullptr, me->group});
     if (grid.early_copies && random_to(2))
         run_copies(me, me->group + 1);

@@ -6,7 +6,8 @@
  *   product  cublasLtMatmul n_outputs n_rows k
  *
  * NAME is the kernel as the launch names it; x, y, z are its blocks. The last three fields are the
- * bytes that its threads read by load_weight16(), load_once16() and cp_async16(). */
+ * bytes that its threads read by load_weight16() and cp_async_weight16(), by load_once16(), and by
+ * cp_async16(). */
 #include "internal.h"
 
 uint64_t emulation_bytes[EMULATION_READS];

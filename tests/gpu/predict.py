@@ -16,10 +16,12 @@ For each op the program counts launches, blocks, bytes and operations as kernels
     floor      the larger of bytes / copy rate and operations / matrix rate, where bytes are those
                that any implementation moves: weights, KV and logits once
     predicted  the sum over ops of launches x gap + the largest of bytes / (copy rate x share),
-               bytes from L2 / L2 rate, operations / (matrix rate x share)
+               bytes from L2 / L2 rate, operations / (matrix rate x share). A product of few rows
+               loads as many bytes less as come in the gap of the kernel in front, and no faster
+               than its bytes under way / the latency of memory.
 
-The copy rate and the matrix rate were measured on an H100. Gaps, shares and the L2 rate are
-guesses, each with its lower and its upper end; they are in GUESSES below, and nowhere else.
+The copy rate and the matrix rate were measured on an H100. Gaps, shares, the L2 rate and
+the latency are guesses, each with its lower and its upper end; they are in GUESSES below, and nowhere else.
 """
 from __future__ import annotations
 
@@ -42,12 +44,13 @@ WGMMA_ROWS, PIECE_K = 128, 128  # a tile's rows; elements of K of a piece of act
 GUESSES: dict[str, tuple[float, float]] = {
     "gap between two kernels of a stream, us": (2.0, 3.0),
     "gap between two kernels of a graph, us": (1.2, 1.8),
-    "gap before a product that begins early (narrow_kernel), us": (0.6, 1.2),
-    "gap before a norm, rotation or activation that begins early, us": (0.9, 1.5),
+    "gap before a kernel that begins early, us": (0.6, 1.2),
     "bytes of a bf16 product with few rows": (0.70, 0.85),
-    "bytes of an fp8 product with few rows": (0.65, 0.80),
-    "bytes of an int8 product with few rows": (0.65, 0.80),
-    "bytes of an int4 product with few rows": (0.60, 0.75),
+    "bytes of an fp8 product with few rows": (0.70, 0.85),
+    "bytes of an int8 product with few rows": (0.70, 0.85),
+    "bytes of an int4 product with few rows": (0.65, 0.80),
+    "bytes of tiles and wgmma, quantized": (0.60, 0.75),
+    "latency of memory under load, us": (1.0, 0.7),
     "bytes of decode attention": (0.70, 0.85),
     "bytes of other ops": (0.50, 0.80),
     "operations of cuBLASLt": (0.80, 0.95),
@@ -60,12 +63,9 @@ GUESSES: dict[str, tuple[float, float]] = {
 }
 STREAM, GRAPH = (f"gap between two kernels of a {where}, us" for where in ("stream", "graph"))
 
-
-# Kernels that begin while the one in front ends. Only a norm, an activation or combining attention
-# lets a product begin long before its own end.
-EARLY_GAPS = {"narrow_kernel": "gap before a product that begins early (narrow_kernel), us"} | {
-    kernel: "gap before a norm, rotation or activation that begins early, us"
-    for kernel in ("rmsnorm_kernel", "rope_kv_kernel", "silu_mul_kernel")}
+EARLY, LATENCY = "gap before a kernel that begins early, us", "latency of memory under load, us"
+TILES = "bytes of tiles and wgmma, quantized"
+RING_BYTES, PART_BYTES = 48 << 10, 32 << 10  # under way in a block of narrow_kernel (by type)
 
 
 def up(a: int, b: int) -> int:
@@ -213,6 +213,9 @@ class Op:
     operations: float = 0
     op_share: str = "operations of mma.sync tiles"
     busy: float = 1.0  # share of the device that has blocks
+    ahead: float = 0  # bytes that may come before the kernel in front has ended
+    under_way: float = 0  # bytes that a multiprocessor waits for at once; 0: not counted
+    is_early: bool = False  # the kernel in front lets this one begin
     counted: tuple[int, int, int] = (0, 0, 0)
     counted_launch: int = 0
     floor_bytes: float = 0  # that any implementation moves
@@ -220,9 +223,13 @@ class Op:
 
     def seconds(self, device: Device, end: int, gap_name: str = STREAM) -> float:
         """With all guesses at one end: 0 the slow one, 1 the fast one."""
-        gap = 1e-6 * sum(GUESSES[EARLY_GAPS.get(n.kernel, gap_name)][1 - end]
-                         for n in self.launches)
-        by_bytes = self.bytes / (device.copy_rate * GUESSES[self.byte_share][end] * self.busy)
+        early = 1e-6 * GUESSES[EARLY][1 - end]
+        gap = sum(early if self.is_early else 1e-6 * GUESSES[gap_name][1 - end]
+                  for n in self.launches)
+        rate = device.copy_rate * GUESSES[self.byte_share][end] * self.busy
+        if self.under_way:
+            rate = min(rate, 1e6 * device.n_sms * self.under_way / GUESSES[LATENCY][end])
+        by_bytes = (self.bytes - min(self.ahead, early * rate)) / rate
         by_l2 = self.l2_bytes / (GUESSES["L2 rate, TB/s"][end] * 1e12 * self.busy)
         by_ops = self.operations / (device.matrix_rate * GUESSES[self.op_share][end] * self.busy)
         return self.times * (gap + max(by_bytes, by_l2, by_ops))
@@ -240,6 +247,12 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
     return (16, 8) if n_rows <= 8 else (32, 16) if n_rows <= 16 else (32, 32)
 
 
+def under_way(device: Device, group: int, t: int, blocks: int) -> float:
+    """Bytes of weights that the blocks of narrow_kernel on a multiprocessor have under way."""
+    resident = (3 if t <= 8 else 1) if group else 2 if t <= 16 else 1
+    return min(resident, blocks / device.n_sms) * (RING_BYTES if group else PART_BYTES)
+
+
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     name, group = weights
     kp, each = row_elements(k), 2 if group == 0 else 0.5 if name == "int4" else 1
@@ -252,8 +265,10 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
         outputs, rows = narrow_tile(t)
         x, y = up(t, rows), up(n, outputs)
         read = int(y * outputs * kp * each * x)
+        on_each = under_way(device, group, t, x * y)
         return Op("", 1, [Launch("narrow_kernel", x, y)],
-                  weight_bytes(weights, n, k) + 4 * t * n, share,
+                  weight_bytes(weights, n, k) + 4 * t * n, share, is_early=True,
+                  ahead=min(device.n_sms * on_each, n * kp * each), under_way=on_each,
                   l2_bytes=2 * y * t * kp + (x - 1) * n * kp * each, operations=2 * t * n * kp,
                   counted=(read, 0, 0))
     splits = splits and t <= NARROW_ROWS_MAX
@@ -265,8 +280,9 @@ def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int
     if splits:
         launches.append(Launch("fold_kernel", up(n, 256), t))
         sums = 2 * 4 * n_ranges * t * n  # written and read; the second-level cache keeps them
-    return Op("", 1, launches, weight_bytes(weights, n, k) + 2 * t * kp + 4 * t * n, share,
-              l2_bytes=x * n * kp * each + 2 * y * t * kp + sums, operations=2 * t * n * kp,
+    return Op("", 1, launches, weight_bytes(weights, n, k) + 2 * t * kp + 4 * t * n,
+              TILES if group else share, l2_bytes=x * n * kp * each + 2 * y * t * kp + sums,
+              operations=2 * t * n * kp,
               counted=(0, 0, int(x * n * kp * each) + 2 * y * t * kp))
 
 
@@ -278,8 +294,7 @@ def wgmma_product(weights: tuple[str, int], n: int, k: int, t: int) -> Op:
     arranged = x * WGMMA_ROWS * kp * 2
     read = int(x * y * WGMMA_ROWS * kp * each)
     return Op("", 1, [Launch("arrange_kernel", kp // PIECE_K, x), Launch("wgmma_kernel", x, y)],
-              weight_bytes(weights, n, k) + 4 * t * n,
-              f"bytes of {'an' if name != 'bf16' else 'a'} {name} product with few rows",
+              weight_bytes(weights, n, k) + 4 * t * n, TILES,
               l2_bytes=read + y * arranged + 2 * t * kp + arranged, operations=2 * t * n * kp,
               op_share=f"operations of wgmma, groups of {group}",
               counted=(read, 0, y * arranged), counted_launch=1)
@@ -448,6 +463,9 @@ def step_ops(device: Device, m: Model, step: Step, samples: bool = True) -> list
            rows_op("gather", "embed_kernel", 1, r, m.dim, 8),
            Op("last norm", 1, [Launch("rmsnorm_kernel", r)], 6 * r * m.dim),
            product(device, step, "output", 1, m.output, m.vocab, m.dim, r, layers=weights)]
+    begin_early = any(o.name == "qkv" and o.is_early for o in ops)
+    for op in ops:
+        op.is_early |= begin_early and op.name in ("norms", "rope_kv", "silu_mul")
     if samples:
         r = step.sequences
         ops.append(Op("sample", 1, [Launch("sample_kernel", r)], 4 * r * m.vocab,

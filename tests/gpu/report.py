@@ -24,9 +24,9 @@ TAIL_LINES = 15
 PREDICTED = {
     ("launch", ""): "2 to 3 us",
     ("gemm", "bf16"): "70 to 85 %",
-    ("gemm", "int8"): "65 to 80 %",
-    ("gemm", "int4"): "60 to 75 %",
-    ("gemm", "fp8"): "65 to 80 %",
+    ("gemm", "int8"): "70 to 85 %",
+    ("gemm", "int4"): "65 to 80 %",
+    ("gemm", "fp8"): "70 to 85 %",
     ("gemm", "T 2048"): "cuBLASLt",
     ("attention", "64 seqs x 1 rows"): "70 to 85 %",
     ("attention", "1 seqs x 1 rows"): "40 blocks: low",

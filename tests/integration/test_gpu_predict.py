@@ -152,6 +152,18 @@ def the_page_has_the_tables_of_the_program() -> None:
         f"run tests/gpu/predict.py --write {page}"
 
 
+def bytes_under_way_are_those_of_the_kernel() -> None:
+    """The ring is a constant of the kernel; o and down of the 8 B model have 256 blocks."""
+    text = (REPO / "kernels/cuda/gemm_narrow.cuh").read_text()
+    assert f"#define NARROW_RING_BYTES ({predict.RING_BYTES >> 10} << 10)" in text
+    assert "MT * NT == 1 ? 3 : 1;" in text  # blocks that a multiprocessor has room for
+    device, o = predict.Device(), ("int4", 32)
+    op = predict.own_product(device, o, 4096, 4096, 1)
+    assert op.under_way == 256 / 132 * (48 << 10) and op.ahead == 4096 * 4096 / 2
+    wide = predict.own_product(device, o, 2 * 14336, 4096, 1)
+    assert wide.under_way == 144 << 10 and wide.ahead == 132 * (144 << 10)
+
+
 def floors_are_bytes_over_the_copy_rate() -> None:
     """The 8 B model's decode with one sequence, by hand: weights, and KV of 1,025 tokens."""
     weights = 2 * (32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 128256 * 4096)
@@ -183,5 +195,6 @@ if __name__ == "__main__":
                         int4_products_are_counted, int8_products_are_counted,
                         fp8_products_are_counted, products_by_wgmma_are_counted,
                         attention_by_wgmma_is_counted, attention_of_heads_of_256_is_counted,
+                        bytes_under_way_are_those_of_the_kernel,
                         the_page_has_the_tables_of_the_program,
                         floors_are_bytes_over_the_copy_rate], 2))

@@ -49,6 +49,12 @@ static inline cudaError_t allow_shared(Kernel kernel, size_t n_bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
+template <typename Kernel>
+static inline cudaError_t prefer_shared(Kernel kernel)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+}
+
 /* mma.cc */
 uint32_t emulation_bf16_bits(float v);
 uint32_t emulation_f16_bits(float v);
@@ -106,7 +112,15 @@ static inline void ldmatrix_x4(uint32_t r[4], const void *row, EMULATION_PLACE)
 
 static inline void cp_async16(void *shared, const void *global, bool valid, EMULATION_PLACE)
 {
+    emulation_reads_input("cp_async16");
+    emulation_bytes[EMULATION_COPIED] += valid ? 16 : 0;
     emulation_copy_async(shared, global, valid, EMULATION_HERE);
+}
+
+static inline void cp_async_weight16(void *shared, const void *global, EMULATION_PLACE)
+{
+    emulation_bytes[EMULATION_WEIGHT] += 16;
+    emulation_copy_async(shared, global, true, EMULATION_HERE);
 }
 
 static inline void cp_async_commit(void)
