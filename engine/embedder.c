@@ -55,7 +55,7 @@ static enum status load_weights(struct embedder *e, struct buf *why)
                               .cpu_variant = e->c.cpu_variant,
                               .n_threads = e->c.n_threads ? e->c.n_threads : 1,
                               .max_rows = e->c.step_tokens,
-                              .measure = true};
+                              .measure = e->c.measure};
     struct weights_config w;
     enum status s = opening_weights(&w, &o, &e->model, e->c.model_dir, why);
 

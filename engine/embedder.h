@@ -42,10 +42,12 @@ struct embedder;
 
 struct embedder_config {
     const char *model_dir;
-    const char *cpu_variant;  /* NULL: best of the machine */
+    const char *cpu_variant;  /* NULL: see `measure` */
     const char *dtype;        /* as engine_config; NULL: auto */
     const char *quantization; /* as engine_config; NULL: auto */
     bool classifies;          /* the model must give labels; else it must give vectors */
+    bool measure;             /* without cpu_variant, measure which is best; else the first of the
+                                 machine's list */
     uint32_t n_threads;       /* 0: one */
     uint32_t max_tokens;      /* of a text; 0: what the model's files say, else its context, at
                                  most 8192. Of longer texts the end is cut, the tokenizer's closing

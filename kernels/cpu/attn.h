@@ -46,6 +46,36 @@ struct attn_task {
     float *tiles; /* [n_segs][n_rows, H, d + 2] of the sequence; NULL: tiles are merged */
 };
 
+/* A group of queries on one segment. */
+struct attn_group {
+    const struct attn_task *task;
+    const struct attn_segment *seg;
+    /* The task in its place behind the segment, to prefetch; NULL: none is known. */
+    const struct attn_task *next_task;
+    const struct attn_segment *next;
+    const float *q;            /* [d][rows] */
+    uint32_t first;            /* index of its first query in the task */
+    uint32_t n_common;         /* keys that every row sees */
+    uint32_t n_any;            /* keys that some row sees */
+    uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
+    /* With a window: of these keys, each row does not see the first ones. */
+    uint32_t hidden[ROWS_MAX]; /* ascending */
+};
+
+/* Groups of at most so many rows come in sides (attn_kernel.h). */
+#define ATTN_FEW_ROWS 3
+/* Types of KV: the float types, then I8 and F8. */
+#define ATTN_TYPES (DTYPE_FLOATS + 2)
+/* Kernels of n groups that differ in their KV head only, by the rows of a group, from 1 on, and type
+ * of KV; NULL: no instance. Each variant has a table (attn_groups.h). That of avx512 also serves
+ * variants with more instructions: for all types with AMX, for f32 and f16 with pairs of bf16. */
+#if VW == 16
+extern void (*const attn_groups_avx512[ROWS_MAX][ATTN_TYPES])(const struct attn_group *, uint32_t);
+#ifdef HAVE_AMX
+#define attn_groups attn_groups_avx512
+#endif
+#endif
+
 static inline uint32_t attn_head(const struct attn_task *task, uint32_t query)
 {
     return task->kv_head * task->job->n_shared + query % task->job->n_shared;
@@ -129,6 +159,32 @@ static void attn_write(const struct attn_task *task, float unit)
         for (uint32_t k = 0; k < job->dim; k += VW)
             v_store_n(out + k, v_load(src + k) * inv, min_u32(job->dim - k, VW));
     }
+}
+
+/* Merge the tile into the row's running result by log-sum-exp. */
+static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
+                       float tile_max, float tile_sum)
+{
+    uint32_t n = task->job->dim_padded;
+    float *out = task->mem->out + (size_t)query * n;
+    float *max = &task->mem->max[query];
+    float *sum = &task->mem->sum[query];
+
+    if (*sum == 0) { /* the first tile; later the sum is at least 1, or NaN */
+        for (uint32_t i = 0; i < n; i += VW)
+            v_store(out + i, v_load(tile + i));
+        *max = tile_max;
+        *sum = tile_sum;
+        return;
+    }
+    float both = *max > tile_max ? *max : tile_max;
+    vf old_scale = v_exp(v_set1(*max - both));
+    vf new_scale = v_exp(v_set1(tile_max - both));
+
+    for (uint32_t i = 0; i < n; i += VW)
+        v_store(out + i, v_fma(v_load(tile + i), new_scale, v_load(out + i) * old_scale));
+    *sum = *sum * old_scale[0] + tile_sum * new_scale[0];
+    *max = both;
 }
 
 #endif

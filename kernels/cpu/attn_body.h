@@ -25,9 +25,11 @@
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
-#include "kernels/cpu/attn_kernel.h"
+#include "kernels/cpu/attn_load.h"
 #ifdef HAVE_AMX
 #include "kernels/cpu/attn_amx.h"
+#else
+#include "kernels/cpu/attn_groups.h"
 #endif
 
 /* Multiply-adds below which waking the pool costs more than it saves. */
@@ -43,180 +45,23 @@
  * CPU_ATTN_ROWS_MAX rows. */
 #define ATTN_SIDE_MAX 8
 
-/* Merge the tile into the row's running result by log-sum-exp. */
-static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
-                       float tile_max, float tile_sum)
+static void attn_group_run(uint32_t rows, uint32_t type, const struct attn_group *g, uint32_t n)
 {
-    uint32_t n = task->job->dim_padded;
-    float *out = task->mem->out + (size_t)query * n;
-    float *max = &task->mem->max[query];
-    float *sum = &task->mem->sum[query];
-
-    if (*sum == 0) { /* the first tile; later the sum is at least 1, or NaN */
-        for (uint32_t i = 0; i < n; i += VW)
-            v_store(out + i, v_load(tile + i));
-        *max = tile_max;
-        *sum = tile_sum;
+#if ATTN_HAVE_DOT
+    if (type < DTYPE_BF16) {
+        attn_groups_avx512[rows - 1][type](g, n);
         return;
     }
-    float both = *max > tile_max ? *max : tile_max;
-    vf old_scale = v_exp(v_set1(*max - both));
-    vf new_scale = v_exp(v_set1(tile_max - both));
-
-    for (uint32_t i = 0; i < n; i += VW)
-        v_store(out + i, v_fma(v_load(tile + i), new_scale, v_load(out + i) * old_scale));
-    *sum = *sum * old_scale[0] + tile_sum * new_scale[0];
-    *max = both;
-}
-
-/* Write the tile instead of merging it. */
-static void attn_keep(const struct attn_group *g, uint32_t row, const float *tile, float tile_max,
-                      float tile_sum)
-{
-    uint32_t dim = g->task->job->dim;
-    float *to = attn_tile(g->task, g->seg, g->first + row);
-
-    memcpy(to, tile, dim * sizeof(*to));
-    to[dim] = tile_max;
-    to[dim + 1] = tile_sum;
-}
-
-static float *attn_row_scores(const struct attn_group *g, int row)
-{
-    return g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
-}
-
-/* Turn the scores of a group's rows into probabilities, with their maxima and sums. */
-ALWAYS_INLINE void attn_probabilities(const struct attn_group *g, enum dtype t, int n_rows,
-                                      float *max, float *sum)
-{
-    for (int r = 0; r < n_rows; r++) {
-        if (g->task->job->p->soft_cap > 0)
-            attn_cap_scores(g, (uint32_t)r);
-        if (g->hidden[r] < g->n_keys[r])
-            max[r] = attn_softmax_top(attn_row_scores(g, r), g->hidden[r], g->n_keys[r]);
-    }
-    for (int r = 0; r < n_rows; r++) /* the rows' maxima do not wait for each other */
-        if (g->hidden[r] < g->n_keys[r])
-            sum[r] = attn_softmax(g, t, attn_row_scores(g, r), g->hidden[r], g->n_keys[r], max[r]);
-}
-
-/* The sums over values from key `begin` on that every row of its group sees. A side goes on block
- * by block. */
-ALWAYS_INLINE void attn_values_common(const struct attn_group *g, uint32_t n, enum dtype t,
-                                      int n_rows, uint32_t begin)
-{
-    const uint32_t end = attn_common_end(g, t);
-    uint32_t j = begin, next;
-
-    do {
-        next = n > 1 ? (j / KV_BLOCK_TOKENS + 1) * KV_BLOCK_TOKENS : KV_SEGMENT_TOKENS_MAX;
-        for (uint32_t h = 0; h < n; h++)
-            attn_values(g, n, h, t, 0, n_rows, j, min_u32(next, end));
-        j = next;
-    } while (j < end);
-}
-
-/* Keys that single rows see beyond those, and the end of the group's tiles. */
-ALWAYS_INLINE void attn_finish(const struct attn_group *g, enum dtype t, int n_rows, uint32_t begin,
-                               const float *max, const float *sum)
-{
-    const struct attn_task *task = g->task;
-    const uint32_t common = attn_common_end(g, t), end = begin > common ? begin : common;
-
-    for (int r = 0; r < n_rows; r++) {
-        if (g->n_keys[r] <= g->hidden[r])
-            continue;
-        if (n_rows > 1 && g->n_keys[r] > end)
-            attn_values_row(g, r, end, g->n_keys[r]);
-        const float *tile = task->mem->tile + (size_t)r * task->job->dim_padded;
-        if (task->tiles)
-            attn_keep(g, (uint32_t)r, tile, max[r], sum[r]);
-        else
-            attn_merge(task, g->first + (uint32_t)r, tile, max[r], sum[r]);
-    }
-}
-
-/* The kernel of n groups, which differ in their KV head only; n_rows and t are constants in every
- * instance. */
-KERNEL_BODY void attn_group(const struct attn_group *g, uint32_t n, enum dtype t, int n_rows)
-{
-    float max[CPU_ATTN_ROWS_MAX] = {0}, sum[CPU_ATTN_ROWS_MAX] = {0};
-    const uint32_t rows = (uint32_t)n_rows;
-    uint32_t begin = 0; /* of the keys that no window hides from a row */
-
-    attn_scores(g, n, t, n_rows);
-    for (uint32_t h = 0; h < n; h++)
-        attn_probabilities(&g[h], t, n_rows, max + h * rows, sum + h * rows);
-    if (g->hidden[rows - 1] > 0)
-        for (uint32_t h = 0; h < n; h++)
-            begin = attn_values_begin(&g[h], t, rows);
-    if (begin == 0 || begin < attn_common_end(g, t))
-        attn_values_common(g, n, t, n_rows, begin);
-    for (uint32_t h = 0; h < n; h++)
-        attn_finish(&g[h], t, n_rows, begin, max + h * rows, sum + h * rows);
-}
-
-/* Only few rows come in sides. */
-#define ATTN_GROUPS(rows)                                                                          \
-    static void attn_f32_##rows(const struct attn_group *g, uint32_t n)                            \
-    {                                                                                              \
-        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_F32, rows);                             \
-    }                                                                                              \
-    static void attn_f16_##rows(const struct attn_group *g, uint32_t n)                            \
-    {                                                                                              \
-        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_F16, rows);                             \
-    }                                                                                              \
-    static void attn_bf16_##rows(const struct attn_group *g, uint32_t n)                           \
-    {                                                                                              \
-        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_BF16, rows);                            \
-    }                                                                                              \
-    static void attn_i8_##rows(const struct attn_group *g, uint32_t n)                             \
-    {                                                                                              \
-        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_I8, rows);                              \
-    }                                                                                              \
-    static void attn_f8_##rows(const struct attn_group *g, uint32_t n)                             \
-    {                                                                                              \
-        attn_group(g, rows <= ATTN_FEW_ROWS ? n : 1, DTYPE_F8, rows);                              \
-    }
-#define ATTN_ROW(rows)                                                                             \
-    [rows - 1] = {attn_f32_##rows, attn_f16_##rows, attn_bf16_##rows, attn_i8_##rows,              \
-                  attn_f8_##rows}
-
-/* Group sizes that have an instance: the usual numbers of query heads per KV head, and the
- * largest. */
-ATTN_GROUPS(1)
-ATTN_GROUPS(2)
-ATTN_GROUPS(3)
-ATTN_GROUPS(4)
-#if ROWS_MAX >= 6
-ATTN_GROUPS(5)
-ATTN_GROUPS(6)
 #endif
-#if ROWS_MAX >= 12
-ATTN_GROUPS(7)
-ATTN_GROUPS(8)
-ATTN_GROUPS(12)
-#endif
-
-/* Types of KV: the float types, then I8 and F8. */
-#define ATTN_TYPES (DTYPE_FLOATS + 2)
-static void (*const attn_groups[ROWS_MAX][ATTN_TYPES])(const struct attn_group *, uint32_t) = {
-    ATTN_ROW(1), ATTN_ROW(2), ATTN_ROW(3),  ATTN_ROW(4),
-#if ROWS_MAX >= 6
-    ATTN_ROW(5), ATTN_ROW(6),
-#endif
-#if ROWS_MAX >= 12
-    ATTN_ROW(7), ATTN_ROW(8), ATTN_ROW(12),
-#endif
-};
+    attn_groups[rows - 1][type](g, n);
+}
 
 /* The largest group size with an instance that n queries fill. */
 static uint32_t attn_group_rows(uint32_t n)
 {
     uint32_t rows = min_u32(n, ROWS_MAX);
 
-    while (!attn_groups[rows - 1][0])
+    while (!attn_groups[rows - 1][DTYPE_BF16])
         rows--;
     return rows;
 }
@@ -331,7 +176,7 @@ static void attn_segment(struct attn_side_tasks side, const struct attn_segment 
             g[i].next = g[i].next_task ? next : NULL;
         }
         if (g->n_any > g->hidden[0])
-            attn_groups[rows - 1][task->job->type](g, side.n);
+            attn_group_run(rows, task->job->type, g, side.n);
     }
 }
 

@@ -15,22 +15,6 @@
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/attn_load.h"
 
-/* A group of queries on one segment. */
-struct attn_group {
-    const struct attn_task *task;
-    const struct attn_segment *seg;
-    /* The task in its place behind the segment, to prefetch; NULL: none is known. */
-    const struct attn_task *next_task;
-    const struct attn_segment *next;
-    const float *q;            /* [d][rows] */
-    uint32_t first;            /* index of its first query in the task */
-    uint32_t n_common;         /* keys that every row sees */
-    uint32_t n_any;            /* keys that some row sees */
-    uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
-    /* With a window: of these keys, each row does not see the first ones. */
-    uint32_t hidden[ROWS_MAX]; /* ascending */
-};
-
 /* Most vectors of columns in one loop. */
 #define ATTN_COLS_MAX 8
 /* Blocks between the one that is read and the one that is prefetched, into the second-level cache.
@@ -38,7 +22,6 @@ struct attn_group {
  * of many rows take few columns of V at once, so a block passes before memory answers; their later
  * columns, and later groups, find V in that cache. */
 #define ATTN_AHEAD 4
-#define ATTN_FEW_ROWS 3
 
 /* Vectors of columns for which n_rows leave accumulators: a power of two. */
 ALWAYS_INLINE int attn_cols(int n_rows)

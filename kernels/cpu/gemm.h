@@ -33,6 +33,9 @@ struct gemm_panel {
     const unsigned char *shared;
 };
 
+/* Elements converted together; all groups but the last of a row are multiples of it. */
+#define QUANT_CHUNK 32
+
 /* The functions that multiply one kind of weight. */
 struct gemm_kernel {
     uint32_t rows_max; /* most rows of a group */
@@ -44,6 +47,12 @@ struct gemm_kernel {
     void (*panel)(const struct gemm_job *j, const struct gemm_panel *b);
     bool shares; /* its groups can share the prefetch of a panel */
 };
+
+/* The kernel of gemm_int.h in avx512, which also serves the variants with pairs of bf16: they have no
+ * better instruction for it. */
+#if VW == 16
+extern const struct gemm_kernel gemm_int_avx512;
+#endif
 
 /* Rows [row0, row0 + n_rows) of a product. */
 struct gemm_job {

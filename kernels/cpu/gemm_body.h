@@ -5,7 +5,11 @@
 
 #include "kernels/cpu/gemm_f8.h"
 #include "kernels/cpu/gemm_float.h"
+#ifdef HAVE_BF16_DOT
+#define int_kernel gemm_int_avx512
+#else
 #include "kernels/cpu/gemm_int.h"
+#endif
 #if defined(HAVE_AMX)
 #include "kernels/cpu/gemm_amx.h"
 #elif defined(HAVE_BF16_DOT)

@@ -378,7 +378,13 @@ static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
     }
 }
 
-static const struct gemm_kernel int_kernel = {INT_ROWS, true,      int_slot_bytes,
-                                              int_pack, int_panel, true};
+#ifdef GEMM_INT_NAME
+#define int_kernel GEMM_INT_NAME
+const struct gemm_kernel int_kernel = {
+#else
+static const struct gemm_kernel int_kernel = {
+#endif
+    INT_ROWS, true, int_slot_bytes, int_pack, int_panel, true,
+};
 
 #endif

@@ -5,9 +5,6 @@
 
 #include "kernels/cpu/gemm.h"
 
-/* Elements converted together; all groups but the last of a row are multiples of it. */
-#define QUANT_CHUNK 32
-
 /* The scale of a group of a row. */
 struct quant_scale {
     float scale;   /* max|a| / 127; NaN if the group has NaN or inf */

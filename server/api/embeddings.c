@@ -44,6 +44,7 @@ static enum status open_embedder(struct embeddings *e, const struct server *srv,
     config.model_dir = buf_str(&dir);
     config.cpu_variant = strcmp(c->cpu_variant, "auto") == 0 ? NULL : c->cpu_variant;
     config.n_threads = srv->info->n_threads;
+    config.measure = c->profile_cost;
     if (s == OK)
         s = embedder_open(&e->embedder, &config, why);
     buf_fini(&dir);

@@ -17,19 +17,24 @@ from tarn_test import is_sanitized, program
 
 TEXT = "/v1/completions"
 # A sanitized build computes ten times slower: half of the pool, and of the prompts that fill it.
-PARTS = 1 if is_sanitized(program("tarn-server")) else 2
+IS_SLOW = is_sanitized(program("tarn-server"))
+PARTS = 1 if IS_SLOW else 2
 KV_BYTES = PARTS * (4 << 20)
-SHAPE = ("--layers", "3", "--dim", "256", "--heads", "4", "--kv-heads", "2", "--ffn", "2048")
+SHAPE = ("--layers", "3", "--dim", "256", "--heads", "4")
+FEW_WEIGHTS = (*SHAPE, "--kv-heads", "2", "--ffn", "256" if IS_SLOW else "2048")
+# Weights that count in a process's memory, and KV that few tokens fill.
+MANY_WEIGHTS = (*SHAPE, "--kv-heads", "4", "--ffn", "2048")
 PROMPT = [3 + i * 7 % 90 for i in range(100)]
 BODY = {"prompt": PROMPT, "max_tokens": 12, "ignore_eos": True, "logprobs": 3, "seed": 5,
         "temperature": 0.8}
 ASLEEP = ["weights", "kv_cache"]
 FOLDER: Path
 MODEL: Path
+LARGE: Path
 
 
-def serve(*options: str) -> Server:
-    return tarn_server(MODEL, "--kv-device-bytes", str(KV_BYTES), "--no-profile-cost", *options)
+def serve(*options: str, model: Path | None = None) -> Server:
+    return tarn_server(model or MODEL, "--kv-device-bytes", str(KV_BYTES), "--no-profile-cost", *options)
 
 
 def post(s: Server, path: str, body: Any = None) -> Any:
@@ -55,9 +60,9 @@ def resident(s: Server) -> int:
 
 
 def fill(s: Server) -> None:
-    """Use each block of the KV pool once."""
+    """Use each block of the KV pool of LARGE once: a token has 6 KB."""
     for first in range(2 * PARTS + 1):
-        post(s, TEXT, {"prompt": [first + 20, *PROMPT * 9], "max_tokens": 1})
+        post(s, TEXT, {"prompt": [first + 20, *PROMPT * 4], "max_tokens": 1})
 
 
 def sleep_state(s: Server) -> list[str]:
@@ -67,9 +72,9 @@ def sleep_state(s: Server) -> list[str]:
 
 
 def a_sleep_gives_memory_back_and_changes_no_answer() -> None:
-    weights = (MODEL / "model.safetensors").stat().st_size
+    weights = (LARGE / "model.safetensors").stat().st_size
     for options in ((), ("--quantization", "int8", "--cache-dir", str(FOLDER / "cache"))):
-        with serve(*options) as s:
+        with serve(*options, model=LARGE) as s:
             before = told(post(s, TEXT, BODY))
             part = weights // 5 if options else weights * 9 // 10
             for level, name in ((1, "weights_offloaded"), (2, "discard_all")):
@@ -274,9 +279,9 @@ def a_signal_ends_a_server_that_sleeps() -> None:
 
 
 def a_draft_model_sleeps_too() -> None:
-    with serve("--draft-model", str(MODEL)) as s:
+    with serve("--draft-model", str(LARGE), model=LARGE) as s:
         before = told(post(s, TEXT, BODY))
-        awake, weights = resident(s), (MODEL / "model.safetensors").stat().st_size
+        awake, weights = resident(s), (LARGE / "model.safetensors").stat().st_size
         post(s, "/sleep")
         assert awake - resident(s) > 2 * weights * 9 // 10
         post(s, "/wake_up")
@@ -293,10 +298,11 @@ TESTS: list[Callable[[], None]] = [
 
 
 def main() -> int:
-    global FOLDER, MODEL
+    global FOLDER, MODEL, LARGE
     with tempfile.TemporaryDirectory(prefix="tarn-sleep-") as folder:
         FOLDER = Path(folder)
-        MODEL = make_model(folder, *SHAPE)
+        MODEL = make_model(str(FOLDER / "few"), *FEW_WEIGHTS)
+        LARGE = make_model(str(FOLDER / "many"), *MANY_WEIGHTS)
         return run_tests([t for t in TESTS if len(sys.argv) < 2 or t.__name__ in sys.argv[1:]])
 
 

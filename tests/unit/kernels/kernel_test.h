@@ -28,6 +28,12 @@
 #ifndef IS_EMULATED /* the processor is emulated, thirty times slower: see CMakeLists.txt */
 #define IS_EMULATED 0
 #endif
+/* Sanitizers: ten times slower, so fewer and shorter cases of the same kinds. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
+#else
+#define IS_SANITIZED 0
+#endif
 #ifndef VARIANTS /* those to be tested, where the machine has them */
 #define VARIANTS "amx", "avx512bf16", "avx512", "avx2", "neonmm", "neondot", "neon", "portable"
 #endif
