@@ -9,7 +9,7 @@
  * The peer's copy where the whole prompt of the peer was lent and the path goes on here: a later
  * turn, which came to this instance before, hangs on the copy here. The lender says so in its
  * answer (struct pool_found, `keeps`), and demotes nothing. The peer marks what it reads as
- * borrowed, and demotes it when a request has used it and nothing was computed behind it.
+ * borrowed, and demotes it when the first request has used it and nothing was computed behind it.
  *
  * Tails are demoted with the nodes before them: no peer pulls them, and a node cannot leave before
  * what is behind it. */
@@ -93,5 +93,6 @@ void return_borrowed(struct store *st, uint32_t node)
         if (ktree_is_active(st->tree, x) || has_branches(st, x))
             return;
         demote(st, x);
+        st->info[x].is_borrowed = false; /* a second request makes it a copy like others */
     }
 }

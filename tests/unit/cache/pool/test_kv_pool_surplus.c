@@ -151,6 +151,21 @@ static void a_reader_that_goes_on_keeps_its_copy(void **state)
     assert_int_equal(match(a, "WXYZ"), 4 * B);
 }
 
+static void a_borrowed_copy_that_is_used_again_is_like_others(void **state)
+{
+    struct cache *a = join(32, 0), *b = join(16, 0);
+
+    (void)state;
+    ask(a, "ABCDEF");
+    ask(b, "WXYZ");
+    assert_int_equal(ask(b, "ABCD"), 4 * B);
+    assert_int_equal(ask(b, "ABCD"), 4 * B);
+    assert_int_equal(fake_of(b)->n_read_blocks, 4);
+    ask(b, "KLMNOPQRS");
+    assert_int_equal(match(b, "ABCD"), 4 * B);
+    assert_int_equal(match(b, "WXYZ"), 0);
+}
+
 /* The path that is moved goes on here, and is to be read elsewhere all the same. */
 static void what_is_moved_is_surplus_where_it_was(void **state)
 {
@@ -204,6 +219,7 @@ int main(void)
         TEST(a_copy_that_goes_on_at_the_lender_is_surplus_at_the_reader),
         TEST(a_copy_that_ends_at_the_lender_is_not_surplus_at_the_reader),
         TEST(a_reader_that_goes_on_keeps_its_copy),
+        TEST(a_borrowed_copy_that_is_used_again_is_like_others),
         TEST(what_is_moved_is_surplus_where_it_was),
         TEST(a_borrowed_copy_that_is_continued_later_is_kept),
     };

@@ -313,8 +313,8 @@ static void memory_outlives_a_closed_connection_by_pull_ms(void **state)
     struct pool_places first = places;
     begin_read(b, ticket, 4, 2);
     WAIT_FOR(n_places == 2);
+    closed_ns = clock_now_ns();                    /* or a little later */
     pool_copied(b->pool, first.read, ERR_CORRUPT); /* so b closes the connection */
-    closed_ns = clock_now_ns();
     WAIT_FOR(a->n_returned == 1);
     pool_unregister(a->pool);
     WAIT_FOR(pool_is_unregistered(a->pool));
