@@ -1,48 +1,7 @@
-/* Pools of one process that look up, pull, lend and hand over, with the test as their engines. */
-#include "tests/unit/cache/pool/pool_world.h"
+/* Pools of one process that look up, pull and lend, with the test as their engines. */
+#include "tests/unit/cache/pool/pool_reads.h"
 
 #include "base/log.h"
-
-static uint8_t to[N_PATH][BLOCK_BYTES];
-
-static int set_up(void **state)
-{
-    (void)state;
-    memset(to, 0, sizeof to);
-    world_begin();
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    world_end();
-    return 0;
-}
-
-/* Begin to read blocks [from, from + n) with this tag. */
-static enum status read_blocks(struct side *s, uint32_t ticket, uint32_t from, uint32_t n,
-                               uint64_t tag)
-{
-    uint32_t at[POOL_READ_MAX];
-    void *memory[POOL_READ_MAX];
-
-    for (uint32_t i = 0; i < n; i++) {
-        at[i] = from + i;
-        memory[i] = to[from + i];
-    }
-    return pool_read(s->pool, ticket, at, memory, n, tag);
-}
-
-static void check_blocks(uint32_t from, uint32_t end)
-{
-    static uint8_t expected[BLOCK_BYTES];
-
-    for (uint32_t i = from; i < end; i++) {
-        world_fill(expected, i);
-        assert_memory_equal(to[i], expected, BLOCK_BYTES);
-    }
-}
 
 static void pull(struct side *s, uint32_t n_local, uint32_t n_expected)
 {
@@ -60,14 +19,6 @@ static void pull(struct side *s, uint32_t n_local, uint32_t n_expected)
         assert_ok(s->done[i]);
     check_blocks(n_local, n_expected);
     pool_forget(s->pool, ticket);
-}
-
-static struct pool_stats stats_of(struct side *s)
-{
-    struct pool_stats stats;
-
-    pool_stats(s->pool, &stats);
-    return stats;
 }
 
 static void what_another_instance_holds_is_pulled_with_equal_bytes(void **state)
@@ -657,123 +608,6 @@ static void the_instances_of_the_pool_are_listed_this_one_first(void **state)
     assert_int_equal(strncmp(all[1].address, "tcp://127.0.0.1:", 16), 0);
 }
 
-/* --- leaving --- */
-
-static struct pool_offer offer_of_path(void)
-{
-    static struct pool_meta meta[N_PATH];
-
-    for (uint32_t i = 0; i < N_PATH; i++)
-        meta[i] = (struct pool_meta){.n_tokens = 32,
-                                     .starts_segment = i % N_IN_SEGMENT == 0,
-                                     .is_public = i < 8,
-                                     .is_registered = i == 3,
-                                     .depth = i / 8};
-    return (struct pool_offer){.keys = world.keys, .meta = meta, .n = N_PATH};
-}
-
-static void an_offered_path_is_pulled_by_a_peer(void **state)
-{
-    struct side *a = side_open(0), *b = side_open(1);
-    struct pool_offer offer = offer_of_path();
-    struct pool_found found;
-
-    (void)state;
-    side_hold(a, N_PATH);
-    WAIT_FOR(is_announced(a) && all_know(2));
-    pool_leave(a->pool);
-    assert_true(pool_offer(a->pool, &offer));
-    assert_int_equal(pool_n_offers(a->pool), 1);
-    WAIT_FOR(b->n_offers == 1);
-    assert_int_equal(b->offer.n, N_PATH);
-    assert_memory_equal(b->offer.keys, world.keys, sizeof world.keys);
-    for (uint32_t i = 0; i < N_PATH; i++)
-        assert_memory_equal(&b->offer.meta[i], &offer.meta[i], sizeof offer.meta[i]);
-    assert_int_equal(pool_look(b->pool, b->offer.ticket, &found), POOL_FOUND);
-    for (uint32_t i = 0; i < 3; i++)
-        assert_ok(read_blocks(b, b->offer.ticket, 8 * i, 8, i));
-    WAIT_FOR(b->n_done == 3);
-    check_blocks(0, N_PATH);
-    side_hold(b, N_PATH);
-    pool_forget(b->pool, b->offer.ticket);
-    WAIT_FOR(pool_n_offers(a->pool) == 0);
-    WAIT_FOR(stats_of(a).n_handed_over == 1 && a->n_returned == 1);
-}
-
-static void an_offer_to_one_instance_leaves_out_what_is_there(void **state)
-{
-    struct side *a = side_open(0), *b = side_open(1), *c = side_open(2);
-    struct pool_offer offer = offer_of_path();
-
-    (void)state;
-    side_hold(a, N_PATH);
-    side_hold(b, 8);
-    WAIT_FOR(is_announced(a) && is_announced(b) && all_know(3));
-    offer.to = b->id;
-    offer.n_there = 8;
-    assert_true(pool_offer(a->pool, &offer));
-    WAIT_FOR(b->n_offers == 1);
-    assert_true(b->offer.n == N_PATH && b->offer.n_there == 8);
-    pool_forget(b->pool, b->offer.ticket);
-    WAIT_FOR(pool_n_offers(a->pool) == 0); /* nobody else is offered it */
-    assert_int_equal(c->n_offers, 0);
-    assert_int_equal(stats_of(a).n_handed_over, 0);
-}
-
-static void a_path_that_others_hold_is_not_offered(void **state)
-{
-    struct side *a = side_open(0), *b = side_open(1);
-    struct pool_offer offer = offer_of_path();
-
-    (void)state;
-    side_hold(a, N_PATH);
-    side_hold(b, N_PATH);
-    WAIT_FOR(is_announced(a) && is_announced(b) && all_know(2));
-    pool_leave(a->pool);
-    assert_true(pool_offer(a->pool, &offer));
-    WAIT_FOR(pool_n_offers(a->pool) == 0);
-    WAIT_FOR(stats_of(a).n_handed_over == 1);
-    assert_int_equal(b->n_offers, 0);
-}
-
-static void a_refused_offer_ends_and_more_than_fit_are_not_taken(void **state)
-{
-    struct side *a = side_open(0), *b = side_open(1);
-    struct pool_offer offer = offer_of_path();
-    uint32_t n = 0;
-
-    (void)state;
-    side_hold(a, N_PATH);
-    WAIT_FOR(is_announced(a) && all_know(2));
-    pool_leave(a->pool);
-    while (pool_offer(a->pool, &offer))
-        n++;
-    assert_in_range(n, 2, 100);
-    WAIT_FOR(({
-        if (b->n_offers == 1) { /* nothing is read: no room */
-            pool_forget(b->pool, b->offer.ticket);
-            b->n_offers = 0;
-        }
-        pool_n_offers(a->pool) == 0;
-    }));
-    WAIT_FOR(stats_of(a).n_offered == n && a->n_returned == a->n_lent);
-    assert_int_equal(stats_of(a).n_handed_over, 0);
-    assert_true(pool_offer(a->pool, &offer)); /* the slots are free again */
-}
-
-static void an_instance_without_peers_has_nobody_to_hand_over_to(void **state)
-{
-    struct side *a = side_open(0);
-    struct pool_offer offer = offer_of_path();
-
-    (void)state;
-    side_hold(a, N_PATH);
-    WAIT_FOR(is_announced(a));
-    pool_leave(a->pool);
-    assert_true(pool_offer(a->pool, &offer));
-    WAIT_FOR(pool_n_offers(a->pool) == 0);
-}
-
 static void an_address_that_cannot_be_used_is_refused_by_the_flags_name(void **state)
 {
     struct pool_config c = side_config();
@@ -822,11 +656,6 @@ int main(void)
         T(many_tickets_share_what_there_is),
         T(one_of_two_holders_learns_that_its_copy_is_a_replica),
         T(the_instances_of_the_pool_are_listed_this_one_first),
-        T(an_offered_path_is_pulled_by_a_peer),
-        T(an_offer_to_one_instance_leaves_out_what_is_there),
-        T(a_path_that_others_hold_is_not_offered),
-        T(a_refused_offer_ends_and_more_than_fit_are_not_taken),
-        T(an_instance_without_peers_has_nobody_to_hand_over_to),
         T(an_address_that_cannot_be_used_is_refused_by_the_flags_name),
     };
     log_init(LOG_ERROR, false);
