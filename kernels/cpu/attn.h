@@ -66,9 +66,10 @@ struct attn_group {
 #define ATTN_FEW_ROWS 3
 /* Types of KV: the float types, then I8 and F8. */
 #define ATTN_TYPES (DTYPE_FLOATS + 2)
-/* Kernels of n groups that differ in their KV head only, by the rows of a group, from 1 on, and type
- * of KV; NULL: no instance. Each variant has a table (attn_groups.h). That of avx512 also serves
- * variants with more instructions: for all types with AMX, for f32 and f16 with pairs of bf16. */
+/* Kernels of n groups that differ in their KV head only, by the rows of a group, from 1 on, and the
+ * type of KV; NULL: no instance. Each variant has a table (attn_groups.h). That of avx512 also
+ * serves variants with more instructions: for all types with AMX, for f32 and f16 with pairs of
+ * bf16. */
 #if VW == 16
 extern void (*const attn_groups_avx512[ROWS_MAX][ATTN_TYPES])(const struct attn_group *, uint32_t);
 #ifdef HAVE_AMX

@@ -48,8 +48,8 @@ struct gemm_kernel {
     bool shares; /* its groups can share the prefetch of a panel */
 };
 
-/* The kernel of gemm_int.h in avx512, which also serves the variants with pairs of bf16: they have no
- * better instruction for it. */
+/* The kernel of gemm_int.h in avx512, which also serves the variants with pairs of bf16: they have
+ * no better instruction for it. */
 #if VW == 16
 extern const struct gemm_kernel gemm_int_avx512;
 #endif

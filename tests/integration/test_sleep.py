@@ -34,7 +34,8 @@ LARGE: Path
 
 
 def serve(*options: str, model: Path | None = None) -> Server:
-    return tarn_server(model or MODEL, "--kv-device-bytes", str(KV_BYTES), "--no-profile-cost", *options)
+    return tarn_server(model or MODEL, "--kv-device-bytes", str(KV_BYTES), "--no-profile-cost",
+                       *options)
 
 
 def post(s: Server, path: str, body: Any = None) -> Any:
