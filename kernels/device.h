@@ -153,9 +153,9 @@ NODISCARD enum status device_upload_async(struct device *d, struct stream *s, vo
 NODISCARD enum status device_download_async(struct device *d, struct stream *s, void *dst,
                                             const void *src, size_t n_bytes);
 /* Enqueue n copies of n_bytes each, from[i] to to[i], by one call of the driver where it has one.
- * Both sides are pinned memory or memory of the device: its own, or of device_map(). The copies have
- * no order among themselves. After an error some of them may be under way. A host device copies at
- * once. */
+ * Both sides are pinned memory or memory of the device: its own, or of device_map(). The copies
+ * have no order among themselves. After an error some of them may be under way. A host device
+ * copies at once. */
 #define DEVICE_COPIES_MAX 256u
 NODISCARD enum status device_copies_async(struct device *d, struct stream *s, void *const *to,
                                           const void *const *from, uint32_t n, size_t n_bytes);

@@ -404,7 +404,7 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
             attn_add_products(s, [&](int j) {
                 return reinterpret_cast<const float4 *>(own + j * (DIM + 4) + at);
             });
-        __syncwarp(); /* all lanes have read what o replaces; the maxima's shuffles see to it, too */
+        __syncwarp(); /* all lanes have read what o replaces; the shuffles ensure that, too */
     }
     if (attn_sees(range)) {
         if (ATTN_PARTS(DIM) > 1) /* not earlier: there products take its registers */

@@ -6,9 +6,9 @@
  * partial results have no slot.
  *
  * Heads of 256: 16 queries per pair of warps. Each warp of a pair computes the products of half of
- * the dimensions, which the two exchange in the place of K, and o of half of the dimensions. A block
- * has 8 warps, or 4, and half of the queries, where shared memory is small: with 32 queries it fits
- * into the 99 KB of a GPU of compute capability 8.6 or 8.9. A row's bits are the same.
+ * the dimensions, which the two exchange in the place of K, and o of half of the dimensions. A
+ * block has 8 warps, or 4, and half of the queries, where shared memory is small: with 32 queries
+ * it fits into the 99 KB of a GPU of compute capability 8.6 or 8.9. A row's bits are the same.
  *
  * A query has three states: of the segment, the group and the row. Registers hold that of the
  * segment. The group's o is in shared memory, where each lane uses only its own part, once per
@@ -25,9 +25,9 @@
 #define SHARED_BYTES_BESIDE 1024 /* what is not dynamic */
 
 /* Shared memory, in chunks of 16 bytes: K of a tile [2 blocks][DIM / 2 rows of words][8], V [2
- * blocks][16 rows][V_ROW], the groups' o of each warp, (m, l) of the rows. Eight lanes read 16 bytes
- * each at once: two neighbouring chunks (g) of four rows (c). The chunk index is xored with 2c, so
- * that these are in distinct banks. */
+ * blocks][16 rows][V_ROW], the groups' o of each warp, (m, l) of the rows. Eight lanes read 16
+ * bytes each at once: two neighbouring chunks (g) of four rows (c). The chunk index is xored with
+ * 2c, so that these are in distinct banks. */
 template <int DIM>
 struct layout {
     enum {
@@ -357,9 +357,9 @@ static __device__ __forceinline__ void put_eight_rounded(uint16_t *to, enum dtyp
                    round_pair(weights, x[4], x[5]), round_pair(weights, x[6], x[7]));
 }
 
-/* Join the group's state of query r to the row's, whose DIM dimensions of o are in `out` and whose (m, l) is ml. The
- * row's first group is taken as it is. `last`: divide by l, and write to `rounded` unless that is
- * NULL. Returns the row's (m, l). */
+/* Join the group's state of query r to the row's, whose DIM dimensions of o are in `out` and whose
+ * (m, l) is ml. The row's first group is taken as it is. `last`: divide by l, and write to
+ * `rounded` unless that is NULL. Returns the row's (m, l). */
 template <int DIM>
 static __device__ __forceinline__ float2 join_group(const struct total &t, int r, float *out,
                                                     uint16_t *rounded, enum dtype weights,
@@ -675,8 +675,8 @@ static enum status launch_warps(struct cuda_context *c, cudaStream_t s, const st
     return cuda_launched(c, "attn_prefill");
 }
 
-/* Warps of a block. Blocks of 8 warps for heads of 256 read KV half as often; KV of one byte is half
- * as long. */
+/* Return the warps of a block. Blocks of 8 warps for heads of 256 read KV half as often; KV of one
+ * byte is half as long. */
 static uint32_t block_warps(const struct cuda_context *c, const struct kv_pool *pool)
 {
     bool fits = c->shared_max >= layout<256>::bytes(8) + SHARED_BYTES_BESIDE;

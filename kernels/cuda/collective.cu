@@ -15,10 +15,10 @@
  *
  * Such a thread must come out again, or nobody could end the group. A launch waits where the
  * stream's queue, of about a thousand launches, is full, and behind a GPU that has failed it stays
- * full. So a thread is fewer than (N_MARKS + 1) * MARK_EVERY collectives ahead of its GPU, and waits
- * for the GPU outside of the lock, where it sees the end of the group. Pieces of each power of two
- * are gathered once when the group begins, because NCCL connects GPUs for an algorithm at its first
- * use, and chooses algorithms by size.
+ * full. So a thread is fewer than (N_MARKS + 1) * MARK_EVERY collectives ahead of its GPU, and
+ * waits for the GPU outside of the lock, where it sees the end of the group. Pieces of each power
+ * of two are gathered once when the group begins, because NCCL connects GPUs for an algorithm at
+ * its first use, and chooses algorithms by size.
  *
  * Rejected: communicators that do not block (ncclConfig_t.blocking = 0). NCCL then creates a thread
  * for each collective (ncclGroupEndInternal() in its group.cc), and a step of 32 layers has 65. */

@@ -6,8 +6,9 @@
  * How many bytes are under way decides the speed: at 3 TB/s and 0.7 to 1 us of latency they must be
  * 16 to 23 KB for each multiprocessor, at all times. A lane loads 16-bit floats into registers, one
  * part of a row ahead of the sums: 32 KB a block. Quantized weights are fewer bytes in as many
- * registers. A lane copies those into shared memory instead, NARROW_RING_BYTES a block, from where
- * the lane itself reads them, so that no thread waits for another one.
+ * registers. A lane copies those into a ring in shared memory instead, NARROW_RING_BYTES a block,
+ * from where the lane itself reads them, so that no thread waits for another one. A slot is filled
+ * again when its words have been multiplied.
  *
  * Owns    nothing.
  * Thread  device code.
@@ -135,7 +136,8 @@ struct ring_walk {
 #pragma unroll
         for (int i = 0; i < 2 * MT; i++)
             if (k < end)
-                cp_async_weight16(place(slot, i), rows.w[i] + k / PIECE * (STEPS * step_bytes<W>()));
+                cp_async_weight16(place(slot, i),
+                                  rows.w[i] + k / PIECE * (STEPS * step_bytes<W>()));
         cp_async_commit();
     }
 
@@ -197,13 +199,13 @@ struct ring_walk {
             for (int j = 0; j < 4; j++)
                 words[j / WORDS][i][j % WORDS] = four[j];
         }
-        copy(slot, k + SLOTS * PIECE, end); /* behind the loads, in the same queue */
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             if (UNIT == GEMM_STEP || s0 + s == 0)
                 take_scales((k + s * GEMM_STEP - first) / UNIT, k + s * GEMM_STEP, end);
             sums.step(s0 + s, words[s], scales, act[s]);
         }
+        copy(slot, k + SLOTS * PIECE, end); /* its words have been used */
     }
 
     __device__ __forceinline__ void run(uint32_t first, uint32_t end)

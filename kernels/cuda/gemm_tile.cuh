@@ -105,8 +105,8 @@ static __device__ __forceinline__ void load_words(uint32_t *dst, const unsigned 
     }
 }
 
-/* Load 16 bytes of a row of weights, and call put(i, word i). Those of four lanes are whole sectors,
- * which are read once. */
+/* Load 16 bytes of a row of weights, and call put(i, word i). Those of four lanes are whole
+ * sectors, which are read once. */
 template <typename F>
 static __device__ __forceinline__ void load_words_once(const unsigned char *src, F put)
 {

@@ -6,8 +6,8 @@
  * those behind (in rows longer than 8192) are read twice. All loads are issued before the first
  * store: since out may be x, the compiler could not move them.
  *
- * On compute capability 9.0 the kernel begins early, and loads its weights while the kernel in front
- * ends: with few rows nothing else hides the time of that load.
+ * On compute capability 9.0 the kernel begins early, and loads its weights while the kernel in
+ * front ends: with few rows nothing else hides the time of that load.
  *
  * The squares are summed in four chains per thread, then by a butterfly over the warp, then over
  * the warps in order: a row's bits depend on the row alone. */

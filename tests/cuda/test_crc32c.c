@@ -1,5 +1,5 @@
-/* test_crc32c.c - checksums of device memory, which are those of the host, and copies of many pieces
- * of it. */
+/* test_crc32c.c - checksums of device memory, which are those of the host, and copies of many
+ * pieces of it. */
 #include "tests/cuda/cuda_test.h"
 
 #include <string.h>

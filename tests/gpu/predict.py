@@ -20,8 +20,9 @@ For each op the program counts launches, blocks, bytes and operations as kernels
                loads as many bytes less as come in the gap of the kernel in front, and no faster
                than its bytes under way / the latency of memory.
 
-The copy rate and the matrix rate were measured on an H100. Gaps, shares, the L2 rate and
-the latency are guesses, each with its lower and its upper end; they are in GUESSES below, and nowhere else.
+The copy rate and the matrix rate were measured on an H100. Gaps, shares, the L2 rate and the
+latency are guesses, each with its lower and its upper end; they are in GUESSES below, and nowhere
+else.
 """
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ STREAM, GRAPH = (f"gap between two kernels of a {where}, us" for where in ("stre
 
 EARLY, LATENCY = "gap before a kernel that begins early, us", "latency of memory under load, us"
 TILES = "bytes of tiles and wgmma, quantized"
-RING_BYTES, PART_BYTES = 48 << 10, 32 << 10  # under way in a block of narrow_kernel (by type)
+# Under way in a block of narrow_kernel: quantized weights, all slots of the ring but the one in use
+# (5 of 6 with up to 8 rows, 2 of 3 with more); 16-bit floats.
+RING_BYTES, PART_BYTES = (40 << 10, 32 << 10), 32 << 10
 
 
 def up(a: int, b: int) -> int:
@@ -250,7 +253,7 @@ def narrow_tile(n_rows: int) -> tuple[int, int]:
 def under_way(device: Device, group: int, t: int, blocks: int) -> float:
     """Bytes of weights that the blocks of narrow_kernel on a multiprocessor have under way."""
     resident = (3 if t <= 8 else 1) if group else 2 if t <= 16 else 1
-    return min(resident, blocks / device.n_sms) * (RING_BYTES if group else PART_BYTES)
+    return min(resident, blocks / device.n_sms) * (RING_BYTES[t > 8] if group else PART_BYTES)
 
 
 def own_product(device: Device, weights: tuple[str, int], n: int, k: int, t: int) -> Op:

@@ -1,5 +1,5 @@
-"""A router's side of KV events: subscribes, hashes token ids as llm-d's indexer does, and keeps what
-the instance holds. Every rule of docs/user/routers.md is asserted on the way.
+"""A router's side of KV events: subscribes, hashes token ids as llm-d's indexer does, and keeps
+what the instance holds. Every rule of docs/user/routers.md is asserted on the way.
 
 llm-d's key of a block is FNV-1a (64 bits) over the CBOR of [key of the block before, token ids,
 extra]; before the first block stands the key of the model's name.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The files of deploy/docker, kubernetes, haproxy and envoy are valid and match the server's options,
-routes and times; packages with services are installed without them.
+"""The files of deploy/docker, kubernetes, haproxy and envoy are valid and match the server's
+options, routes and times; packages with services are installed without them.
 
 No container runs here. The README files in these folders list the steps that need a cluster or a
 Docker daemon.
@@ -139,8 +139,8 @@ def pool_manifests_fit_the_schemas_of_kubernetes():
 
 def merge(base, patch):
     if isinstance(base, dict) and isinstance(patch, dict):
-        return {k: merge(base[k], patch[k]) if k in base and k in patch else patch.get(k, base.get(k))
-                for k in {**base, **patch}}
+        return {k: merge(base[k], patch[k]) if k in base and k in patch else
+                patch.get(k, base.get(k)) for k in {**base, **patch}}
     if isinstance(base, list) and base and isinstance(base[0], dict):
         mine = {entry["name"]: entry for entry in base}
         for entry in patch:
@@ -405,7 +405,8 @@ CASES = [manifests_fit_the_schemas_of_kubernetes, manifests_fit_together, pod_ou
          only_members_reach_the_data_port_and_redis, haproxy_takes_its_file,
          envoy_goes_round_and_tries_again, services_of_packages_neither_start_nor_stay_enabled,
          gpu_overlay_names_what_it_changes, server_takes_the_config_map_and_answers_the_probes,
-         server_takes_the_arguments_of_the_pool, service_links_are_off_because_they_would_stop_the_server,
+         server_takes_the_arguments_of_the_pool,
+         service_links_are_off_because_they_would_stop_the_server,
          images_run_as_the_user_of_the_manifest, cuda_image_has_every_build_package,
          healthcheck_tells_a_server_from_none]
 

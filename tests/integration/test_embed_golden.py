@@ -20,7 +20,8 @@ import tarn_test  # noqa: E402
 TOLERANCE = 1e-4  # relative to the largest element; f32 arithmetic measures about 1e-6
 
 
-def embed(model: Path, text: str, role: str, folder: Path, *options: str) -> tuple[int, array.array]:
+def embed(model: Path, text: str, role: str, folder: Path,
+          *options: str) -> tuple[int, array.array]:
     (folder / "text").write_text(text, encoding="utf-8")
     done = subprocess.run(
         [str(tarn_test.program("tarn-embed")), str(model), str(folder / "text"),

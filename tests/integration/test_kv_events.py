@@ -234,7 +234,8 @@ def documents_divide_blocks_but_not_a_routers() -> None:
             ids = s.post(CHAT + "/render", body)["token_ids"]
             answer = s.post(CHAT, {**body, "return_token_ids": True})
             assert answer["usage"]["prompt_tokens"] == len(ids)
-            assert answer.get("prompt_token_ids", answer["choices"][0].get("prompt_token_ids")) == ids
+            of_choice = answer["choices"][0].get("prompt_token_ids")
+            assert answer.get("prompt_token_ids", of_choice) == ids
             return ids, cached(answer["usage"])
         first, hit = chat("Why is it so?", documents)
         assert hit == 0
@@ -290,7 +291,8 @@ def nothing_is_published_unless_asked_for() -> None:
 
 
 def wrong_endpoints_are_refused_by_name() -> None:
-    for options, words in ((("--kv-events-replay-endpoint", "ipc:///tmp/x"), "--kv-events-endpoint"),
+    for options, words in ((("--kv-events-replay-endpoint", "ipc:///tmp/x"),
+                            "--kv-events-endpoint"),
                            (("--kv-events-endpoint", "no such thing"), "--kv-events-endpoint"),
                            (("--kv-events-endpoint", "ipc:///tmp/x", "--no-prefix-caching"),
                             "--kv-events-endpoint"),

@@ -222,7 +222,8 @@ def asking_for_citations_keeps_the_documents_kv() -> None:
 def wrong_searches_are_refused() -> None:
     refused(400, "retrieval: expected an object", retrieval="all")
     for wrong, words in (({"top_k": 0}, "top_k"), ({"top_k": 65}, "top_k"),
-                         ({"scope": "x"}, "scope"), ({"mode": 1}, "mode"), ({"order": "x"}, "order"),
+                         ({"scope": "x"}, "scope"), ({"mode": 1}, "mode"),
+                         ({"order": "x"}, "order"),
                          ({"query": ""}, "query"), ({"embedding": []}, "embedding"),
                          ({"embedding": [1, None]}, "embedding[1]"),
                          ({"embedding": [1.0] * 7}, "embedding"), ({"filter": 3}, "filter"),

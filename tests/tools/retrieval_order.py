@@ -3,12 +3,12 @@
 
     retrieval_order.py [--questions N] [--documents K] [--server PROGRAM]
 
-Registers the documents of N (1,000) questions of deploy/demo-model/evaluate.py, all names and numbers
-held out, and asks each question with `retrieval` (lexical, top_k K) in each order. Prints the exact
+Registers the documents of N (1,000) questions of deploy/demo-model/evaluate.py, all names and
+numbers held out, and asks each question with `retrieval` (lexical, top_k K) in each order. Prints the exact
 match of answerable and unanswerable questions, the share of questions whose document was found, and
 the share of prompt tokens that were cached. Each question is asked right after another one about
-the same documents, so that the order "cache" has something to choose. tests/tools/documents_order.py
-measures the share that orders find on real questions.
+the same documents, so that the order "cache" has something to choose.
+tests/tools/documents_order.py measures the share that orders find on real questions.
 """
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ static void a_request_that_waits_long_asks_seldom(void **state)
     cache_seq_close(o.s);
 }
 
-/* `first` has promised its blocks in a, which `second` waits for in b. Then `first` looks again, and
- * gets no answer yet. */
+/* `first` has promised its blocks in a, which `second` waits for in b. Then `first` looks again,
+ * and gets no answer yet. */
 static void look_again_while_awaited(struct cache *a, struct open_seq *first, struct cache *b,
                                      struct open_seq *second)
 {
