@@ -116,35 +116,23 @@ static struct stream *vd_stream(void *state, enum device_stream which)
     return (struct stream *)&((struct virtual_device *)state)->end_ns[which];
 }
 
-static enum status copy(struct virtual_device *v, struct stream *s, size_t n_bytes,
-                        double bytes_per_s)
+/* The stream says between which memories the copies are. */
+static enum status vd_copies(void *state, struct stream *s, void *const *to,
+                             const void *const *from, uint32_t n, size_t n_bytes)
 {
+    struct virtual_device *v = state;
     uint64_t *end = end_of(v, s);
+    bool is_in = end == &v->end_ns[DEVICE_COPY_IN];
+    double bytes_per_s = is_in ? v->config.in_bytes_per_s : v->config.out_bytes_per_s;
 
-    *end = later(*end, v->now_ns) + (uint64_t)((double)n_bytes / bytes_per_s * 1e9 + 0.5);
+    (void)to;
+    (void)from;
+    ASSERT(is_in || end == &v->end_ns[DEVICE_COPY_OUT]);
+    *(is_in ? &v->stats.in_bytes : &v->stats.out_bytes) += (uint64_t)n * n_bytes;
+    *end = later(*end, v->now_ns);
+    for (uint32_t i = 0; i < n; i++)
+        *end += (uint64_t)((double)n_bytes / bytes_per_s * 1e9 + 0.5);
     return OK;
-}
-
-static enum status vd_upload(void *state, struct stream *s, void *dst, const void *src,
-                             size_t n_bytes)
-{
-    struct virtual_device *v = state;
-
-    (void)dst;
-    (void)src;
-    v->stats.in_bytes += n_bytes;
-    return copy(v, s, n_bytes, v->config.in_bytes_per_s);
-}
-
-static enum status vd_download(void *state, struct stream *s, void *dst, const void *src,
-                               size_t n_bytes)
-{
-    struct virtual_device *v = state;
-
-    (void)dst;
-    (void)src;
-    v->stats.out_bytes += n_bytes;
-    return copy(v, s, n_bytes, v->config.out_bytes_per_s);
 }
 
 static void wait_on_host(struct virtual_device *v, uint64_t at_ns)
@@ -226,8 +214,7 @@ static const struct device_backend virtual_backend = {
     .alloc_pinned = vd_alloc,
     .free_pinned = vd_free,
     .stream = vd_stream,
-    .upload = vd_upload,
-    .download = vd_download,
+    .copies = vd_copies,
     .stream_wait = vd_stream_wait,
     .event_create = vd_event_create,
     .event_destroy = vd_event_destroy,

@@ -153,15 +153,18 @@ def the_page_has_the_tables_of_the_program() -> None:
 
 
 def bytes_under_way_are_those_of_the_kernel() -> None:
-    """The ring is a constant of the kernel; o and down of the 8 B model have 256 blocks."""
+    """The ring is a constant of the kernel, whose slots are 8 KB with up to 8 rows, else 16; o and
+    down of the 8 B model have 256 blocks."""
     text = (REPO / "kernels/cuda/gemm_narrow.cuh").read_text()
-    assert f"#define NARROW_RING_BYTES ({predict.RING_BYTES >> 10} << 10)" in text
+    for n_bytes, slot in zip(predict.RING_BYTES, (8, 16)):
+        assert f"#define NARROW_RING_BYTES ({(n_bytes >> 10) + slot} << 10)" in text
+    assert "SLOT_BYTES = 2 * MT * 16 * NARROW_THREADS;" in text
     assert "MT * NT == 1 ? 3 : 1;" in text  # blocks that a multiprocessor has room for
     device, o = predict.Device(), ("int4", 32)
     op = predict.own_product(device, o, 4096, 4096, 1)
-    assert op.under_way == 256 / 132 * (48 << 10) and op.ahead == 4096 * 4096 / 2
+    assert op.under_way == 256 / 132 * (40 << 10) and op.ahead == 4096 * 4096 / 2
     wide = predict.own_product(device, o, 2 * 14336, 4096, 1)
-    assert wide.under_way == 144 << 10 and wide.ahead == 132 * (144 << 10)
+    assert wide.under_way == 120 << 10 and wide.ahead == 132 * (120 << 10)
 
 
 def floors_are_bytes_over_the_copy_rate() -> None:

@@ -23,9 +23,11 @@ from pool_harness import BLOCK, Instance, Pool, ask, pool_model, prompt_of
 
 EMULATED = Path(os.environ.get("TARN_BUILD_DIR", REPO / "build")) / "tests/tarn-server-emulated"
 SMALL = ("--layers", "1", "--dim", "32", "--heads", "2", "--kv-heads", "1", "--ffn", "32")
-# "always": lookups are made however fast the GPU seems to compute. GPUs send no queries.
-GPU = ("--device", "cuda", "--pool-query", "always", "--batch-invariant", "--kv-device-bytes", "2M",
-       "--max-num-seqs", "2", "--max-model-len", "256", "--kv-segment-tokens", "64")
+# Costs are measured: those that are assumed without it are a real GPU's, whose computing is faster
+# than any read here. "always": lookups are made in any case. GPUs send no queries.
+GPU = ("--device", "cuda", "--profile-cost", "--pool-query", "always", "--batch-invariant",
+       "--kv-device-bytes", "2M", "--max-num-seqs", "2", "--max-model-len", "256",
+       "--kv-segment-tokens", "64")
 # Without a tier on the host nothing is lent through the host.
 NO_HOST = ("--kv-host-bytes", "0")
 N_BLOCKS = 4  # two segments
@@ -101,8 +103,6 @@ def start_held(pool: Pool, hold: Path) -> Instance:
         s = start(pool, *NO_HOST)
     finally:
         del os.environ["TARN_EMULATION_HOLD"]
-    for seed in range(100, 104):  # it learns that computing takes longer here than reading
-        ask(s, prompt(seed))
     pool.wait(len(pool.instances))
     return s
 
@@ -148,7 +148,7 @@ def one_of_two_sleeps_in_the_middle_of_a_copy() -> None:
             assert is_asleep(sleeper), sleeper.log_text()
             assert sleeper.request("POST", "/wake_up")[0] == 200
             copying.end(answer)
-            reads_again(pool, one, two, 10 * seed)
+            reads_again(pool, one, two, 1000 * seed)
 
 
 def one_of_two_is_killed_in_the_middle_of_a_copy() -> None:
@@ -164,7 +164,7 @@ def one_of_two_is_killed_in_the_middle_of_a_copy() -> None:
         wait_until(lambda: one.metric("tarn:pool_lent_blocks") == 0, one.log_text)
         sees(one, 1, answers[1], 0)
         two = start_held(pool, hold)
-        reads_again(pool, one, two, 10)
+        reads_again(pool, one, two, 1000)
         copying = Copying(hold, two, 2)
         one.kill()
         pool.instances.remove(one)
@@ -174,7 +174,7 @@ def one_of_two_is_killed_in_the_middle_of_a_copy() -> None:
         wait_until(lambda: two.metric("tarn:pool_device_ipc_instances") == 0, two.log_text)
         one = start(pool, *NO_HOST)
         pool.wait(2)
-        reads_again(pool, one, two, 20)
+        reads_again(pool, one, two, 2000)
 
 
 def kv_goes_from_gpu_to_gpu() -> None:
