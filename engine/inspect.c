@@ -219,7 +219,7 @@ static void list_kv(struct inspection *i, struct device *device, enum dtype chos
                 (struct inspect_kv){type_name(others[k]), kv_token_bytes(&i->model, others[k])};
 }
 
-/* What steps take beside weights and KV. */
+/* Memory of steps, beside weights and KV. */
 struct buffers {
     uint64_t step_bytes, graph_bytes; /* graph_bytes: on a GPU, reserved for recorded steps */
     struct step_graphs_cost graph_cost;

@@ -66,7 +66,8 @@ bool keeps_copy(const struct store *st, const struct loan *l, uint32_t n)
            (look.n_before + look.n_blocks > n || goes_on(st, l->node));
 }
 
-/* What the peer had before counts, too, up to where another prompt goes on here. */
+/* The nodes of the path that the peer had before the loan are demoted as well, back to the node
+ * behind which another prompt goes on in this instance. */
 void demote_pulled(struct store *st, const struct loan *l)
 {
     struct ktree_node look;

@@ -230,7 +230,7 @@ static __device__ __forceinline__ const float *query_at(const struct attention_p
     return i < piece.n_queries ? p.q + row * p.q_stride + (size_t)head * DIM : NULL;
 }
 
-/* Where a tile's K and V are, by block, and how many tokens it has. */
+/* Addresses of a tile's K and V, by block, and the number of its tokens. */
 struct tile_source {
     const unsigned char *k[ATTN_TILE_BLOCKS], *v[ATTN_TILE_BLOCKS];
     uint32_t n;
@@ -255,7 +255,7 @@ static __device__ __forceinline__ struct tile_source find_tile(const struct atte
     return from;
 }
 
-/* Which tile of the segment a warp has, and which part of the dimensions. */
+/* Return the warp's tile of the segment; warp_part(): its part of the dimensions. */
 template <int DIM>
 static __device__ __forceinline__ uint32_t warp_tile()
 {

@@ -3,12 +3,12 @@
  * A block computes 16 MT outputs of 8 NT rows, each warp one range of K; the sums of the ranges are
  * added in order. Loads of weights begin before the kernels in front have ended (LAUNCH_EARLY).
  *
- * How many bytes are under way decides the speed: at 3 TB/s and 0.7 to 1 us of latency they must be
- * 16 to 23 KB for each multiprocessor, at all times. A lane loads 16-bit floats into registers, one
- * part of a row ahead of the sums: 32 KB a block. Quantized weights are fewer bytes in as many
- * registers. A lane copies those into a ring in shared memory instead, NARROW_RING_BYTES a block,
- * from where the lane itself reads them, so that no thread waits for another one. A slot is filled
- * again when its words have been multiplied.
+ * The number of bytes under way decides the speed: at 3 TB/s and 0.7 to 1 us of latency (a guess)
+ * each multiprocessor must have 16 to 23 KB under way at all times. A lane loads 16-bit floats
+ * into registers, one part of a row ahead of the sums: 32 KB a block. Quantized weights are fewer
+ * bytes in as many registers. A lane copies those into a ring in shared memory instead,
+ * NARROW_RING_BYTES a block, from where the lane itself reads them, so that no thread waits for
+ * another one. A slot is filled again when its words have been multiplied.
  *
  * Owns    nothing.
  * Thread  device code.

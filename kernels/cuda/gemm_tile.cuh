@@ -335,7 +335,7 @@ struct warp_sums {
     }
 };
 
-/* What an output that is added to has so far. */
+/* Return the present value of an output to which the product is added; 0 if it is not added. */
 static __device__ __forceinline__ float old_output(const struct product &p, uint32_t t, uint32_t n)
 {
     return p.accumulate ? p.out[t * p.out_stride + n] : 0;

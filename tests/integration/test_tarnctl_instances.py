@@ -58,7 +58,7 @@ def instances_are_listed_with_their_state() -> None:
         assert table[0].split()[:4] == ["name", "state", "address", "http"], table
         assert [row.split()[0] for row in table[1:]] == ["a", "b", "c"], table
         assert table[1].split()[:3] == ["a", "*", "ready"], table
-        # One with another secret is told to both sides.
+        # Both sides warn of an instance with another secret.
         right, pool.secret = pool.secret, pool.folder / "wrong"
         pool.secret.write_text("0123456789abcdef0123456789abcdef\n")
         pool.secret.chmod(0o600)

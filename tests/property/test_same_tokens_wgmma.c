@@ -1,7 +1,7 @@
-/* What promise P1 leaves of itself where a GPU computes with wgmma, which --batch-invariant leaves
- * out: products of more than 64 rows, and attention of sequences with at least 128 queries of a KV
- * head, have bits of their own; all others have those of mma.sync. So an answer's bits depend on
- * which of the two computes a row, and on nothing else. Whole steps of the engine, on an emulated
+/* Promise P1 on a GPU that computes with wgmma. Products of more than 64 rows, and attention of
+ * sequences with at least 128 queries of a KV head, have the bits of wgmma; all others have those
+ * of mma.sync. So an answer's bits depend on the instruction that computes a row, and on nothing
+ * else. --batch-invariant uses no wgmma. The tests run whole steps of the engine on an emulated
  * GPU of compute capability 9.0 that finds wgmma right and fast, or slow. */
 #include "tests/unit/test.h"
 

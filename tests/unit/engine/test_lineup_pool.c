@@ -83,7 +83,8 @@ static void a_request_that_waited_finds_what_was_computed_elsewhere_meanwhile(vo
     end_all();
 }
 
-/* One runs; of eleven that wait only the next ones ask, and in the end all have asked. */
+/* One request runs. Of the eleven that wait only the next ones ask the pool; in the end all have
+ * asked. */
 static void a_request_far_behind_does_not_ask_yet(void **state)
 {
     static const char *const texts[N_SLOTS] = {"AA", "BB", "CC", "DD", "EE", "FF",

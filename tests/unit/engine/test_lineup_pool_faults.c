@@ -251,7 +251,8 @@ static void no_request_is_slower_than_alone_plus_the_deadline(void **state)
     run_all(1);
 }
 
-/* What the others compute meanwhile would take its time without a pool, too. */
+/* Several requests share a server here. The time that a server computes for the other requests is
+ * not counted as waiting, because a server without a pool would spend that time, too. */
 static void no_request_waits_beyond_the_deadline_while_nothing_is_computed(void **state)
 {
     (void)state;

@@ -191,7 +191,8 @@ static void a_larger_id_waits_for_who_looks_again(void **state)
     cache_seq_close(second.s);
 }
 
-/* Both have promised, and both look again: one computes, and the other one finds it. */
+/* Two requests have promised the same blocks, and both look again: one request computes the
+ * blocks, and the other one finds them. */
 static void of_two_that_look_again_one_computes(void **state)
 {
     struct cache *a = join(32, 0), *b = join(32, 0);

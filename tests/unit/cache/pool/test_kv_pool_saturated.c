@@ -162,7 +162,8 @@ static uint32_t first_segment_blocks(void)
     return workload == TALKS ? KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS : 1;
 }
 
-/* Who asks again does not ask holders of the first segment, of which its beginning is known. */
+/* Return the instance that the lookup asks. A repeated lookup passes over holders of the first
+ * segment alone, because many other prompts begin with that segment. */
 static uint32_t holder(const struct pool *p, const struct fake_ticket *t)
 {
     const struct request *r = request_of(t);

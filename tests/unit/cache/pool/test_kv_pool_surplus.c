@@ -1,5 +1,5 @@
-/* Which of the two copies that a pull leaves is evicted first, and when the lender can use the
- * memory of what it lent again. */
+/* The order of eviction of the two copies that a pull leaves, and the time from which the lender
+ * can use the memory of lent blocks again. */
 #include "tests/unit/test.h"
 
 #include "tests/unit/cache/pool/joined_caches.h"
@@ -73,7 +73,7 @@ static void a_lease_that_queries_use_does_not_end_when_all_has_been_read(void **
     assert_int_equal(n_in_use(a), 0);
 }
 
-/* What was read finds no room, and the lease is over. */
+/* The reader has no room for the blocks that it has read, and the lease has ended. */
 static void what_cannot_be_placed_after_the_lease_is_computed(void **state)
 {
     struct cache *a = join(32, 0), *b = join(8, 0);
@@ -131,7 +131,7 @@ static void a_copy_that_ends_at_the_lender_is_not_surplus_at_the_reader(void **s
     check_borrowed("ABCD", "ABCD", false);
 }
 
-/* Where both go on, the reader's copy stays, as after any pull. */
+/* If prompts go on in both instances, the reader's copy stays, as after any pull. */
 static void a_reader_that_goes_on_keeps_its_copy(void **state)
 {
     struct cache *a = join(16, 0), *b = join(16, 0);

@@ -50,15 +50,22 @@ static void read_all(struct side *s, uint32_t ticket)
     check_blocks(0, N_PATH);
 }
 
-static void a_lease_ends_when_all_is_read_if_the_engine_wants_that(void **state)
+/* Have a hold the path and b find it; returns b's ticket. */
+static uint32_t find_path(struct side *a, struct side *b)
 {
-    struct side *a = side_open(0), *b = side_open(1);
-
-    (void)state;
     side_hold(a, N_PATH);
     WAIT_FOR(is_announced(a) && all_know(2));
     uint32_t ticket = side_lookup(b, 0);
     assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
+    return ticket;
+}
+
+static void a_lease_ends_when_all_is_read_if_the_engine_wants_that(void **state)
+{
+    struct side *a = side_open(0), *b = side_open(1);
+    uint32_t ticket = find_path(a, b);
+
+    (void)state;
     read_all(b, ticket);
     assert_int_equal(a->n_returned, 0);
     pool_end_when_read(b->pool, ticket, true); /* from the next read on */
@@ -74,12 +81,9 @@ static void a_lease_ends_when_all_is_read_if_the_engine_wants_that(void **state)
 static void a_lease_of_which_a_part_was_read_goes_on(void **state)
 {
     struct side *a = side_open(0), *b = side_open(1);
+    uint32_t ticket = find_path(a, b);
 
     (void)state;
-    side_hold(a, N_PATH);
-    WAIT_FOR(is_announced(a) && all_know(2));
-    uint32_t ticket = side_lookup(b, 0);
-    assert_int_equal(side_look(b, ticket, NULL), POOL_FOUND);
     pool_end_when_read(b->pool, ticket, true);
     for (uint32_t i = 0; i < 20; i++) { /* the same blocks */
         assert_ok(read_blocks(b, ticket, 0, 8, i));

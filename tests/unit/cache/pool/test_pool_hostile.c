@@ -299,7 +299,7 @@ static int dial_silently(void)
     return fd;
 }
 
-/* Those that were closed come again. */
+/* Strangers whose connections were closed connect again. */
 static void come_again(void)
 {
     char byte;
